@@ -1,0 +1,186 @@
+"""SGLang's `/generate`: the one interface that is stable from 0.5.9 to 0.5.23. Pure; the transport is elsewhere.
+
+`generate_body` writes a request around ids that are JSON already; `ReplyReader` reads the stream of one call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from adapters.engines.base import (
+    ContractError,
+    EngineFailure,
+    EngineInfo,
+    EngineRefusal,
+    EngineRequest,
+    Finish,
+    ReportedVersions,
+)
+
+SESSION_HEADER = "X-SMG-Routing-Key"
+
+
+def generate_body(request: EngineRequest) -> bytes:
+    """JSON body of `POST /generate`. From SGLang 0.5.22 on, unknown sampling keys are 400."""
+    parameters = {
+        **request.sampling,
+        "max_new_tokens": request.max_new_tokens,
+        "stop_token_ids": list(request.stop_token_ids),
+        # the delimiters of calls and reasoning are special tokens in many families, and stop ids are ids too
+        "skip_special_tokens": False,
+        "spaces_between_special_tokens": False,
+        "no_stop_trim": True,
+        "stream_interval": request.stream_interval,
+    }
+    rest = orjson.dumps({"sampling_params": parameters, "rid": request.rid, "return_logprob": True, "stream": True})
+    return b'{"input_ids":[' + request.input_ids_json + b"]," + rest[1:]
+
+
+class ReplyReader:
+    """Ids and logprobs of one call as its chunks come.
+
+    SGLang streams are cumulative by default (each chunk repeats everything) and incremental with
+    `--incremental-streaming-output`; `completion_tokens` is cumulative in both and tells them apart.
+    """
+
+    def __init__(self) -> None:
+        self.output_ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.finish: Finish | None = None
+        self.versions = ReportedVersions()
+        self.weight_version: str | None = None
+        """The version that the newest chunk named, finished or not."""
+
+    def read(self, chunk: Mapping[str, Any]) -> None:
+        """Take one SSE payload.
+
+        Raises `EngineRefusal` or `EngineFailure` for errors inside the stream, `ContractError` if ids and
+        logprobs do not agree."""
+        if "error" in chunk:
+            raise_error(chunk["error"])
+        meta = chunk.get("meta_info")
+        if not isinstance(meta, dict):
+            raise ContractError("the engine's chunk has no meta_info")
+        finish = _finish(meta.get("finish_reason"))
+        self._take(chunk, meta, aborted=finish is not None and finish.kind == "abort")
+        version = meta.get("weight_version")
+        if isinstance(version, str):
+            self.weight_version = version
+        if finish is not None:
+            self.finish = finish
+            self.versions = _versions(meta, len(self.output_ids))
+
+    def _take(self, chunk: Mapping[str, Any], meta: Mapping[str, Any], *, aborted: bool) -> None:
+        ids = chunk.get("output_ids") or []
+        entries = meta.get("output_token_logprobs") or []
+        if len(ids) != len(entries):
+            if aborted:
+                return  # what was held is the last consistent prefix
+            raise ContractError(f"the engine sent {len(ids)} output_ids and {len(entries)} logprobs")
+        total, held = meta.get("completion_tokens"), len(self.output_ids)
+        if total is None:
+            if aborted:
+                return  # an abort from the waiting queue: no ids, sparse meta_info
+            raise ContractError("the engine's chunk has no completion_tokens")
+        if total == len(ids) and total >= held:
+            ids, entries = ids[held:], entries[held:]  # cumulative: the beginning is held already
+        elif total != held + len(ids):
+            if aborted:
+                return  # an aborted incremental stream may repeat its last id: nothing is doubled
+            raise ContractError(
+                f"the engine counts {total} completion_tokens; {held} ids came before, {len(ids)} in this chunk"
+            )
+        self.logprobs += _checked_logprobs(ids, entries, held)
+        self.output_ids += ids
+
+
+def _checked_logprobs(ids: list[int], entries: list[Any], first: int) -> list[float]:
+    """Logprobs of new ids, element by element; `first` is the position of `ids[0]` in the reply."""
+    logprobs = []
+    for position, (index, entry) in enumerate(zip(ids, entries, strict=True), first):
+        if entry[1] != index:
+            raise ContractError(f"output_ids[{position}] is {index}, but its logprob is of token {entry[1]}")
+        logprob = entry[0]
+        if not isinstance(logprob, int | float) or not math.isfinite(logprob) or logprob > 0:
+            raise ContractError(f"the logprob of output_ids[{position}] is {logprob!r}; finite and <= 0 is right")
+        logprobs.append(float(logprob))
+    return logprobs
+
+
+def _finish(reason: Any) -> Finish | None:
+    if reason is None:
+        return None
+    if not isinstance(reason, dict) or reason.get("type") not in ("stop", "length", "abort"):
+        raise ContractError(f"the engine's finish_reason is {reason!r}")
+    if reason["type"] == "abort":
+        if reason.get("status_code") is not None or reason.get("err_type") is not None:
+            raise_error(
+                {"code": reason.get("status_code"), "message": reason.get("message") or reason.get("err_type")}
+            )
+        return Finish("abort", message=str(reason.get("message") or ""))
+    return Finish(reason["type"], matched=reason.get("matched"))
+
+
+def _versions(meta: Mapping[str, Any], count: int) -> ReportedVersions:
+    single = meta.get("weight_version")
+    spans = meta.get("weight_versions")
+    if not spans:
+        return ReportedVersions(single=single if isinstance(single, str) else None)
+    read = tuple(
+        (int(s["start"]), int(s["end"]), str(s["version"])) for s in spans if s["start"] < min(s["end"], count)
+    )
+    covered = [0, *(end for _, end, _ in read)]
+    if [start for start, _, _ in read] != covered[:-1] or covered[-1] < count:
+        raise ContractError(f"the engine's weight_versions {spans!r} do not cover {count} tokens")
+    return ReportedVersions(spans=read, single=single if isinstance(single, str) else None)
+
+
+def raise_error(error: Any) -> None:
+    """Raise what an SGLang error says: a string, `{message, code}`, or an HTTP-like status in `code`."""
+    if not isinstance(error, dict):
+        raise EngineRefusal(400, str(error))
+    message = str(error.get("message") or "the engine gives no reason")
+    status = error.get("code")
+    if isinstance(status, int) and 400 <= status < 500:
+        raise EngineRefusal(status, message)
+    raise EngineFailure(status if isinstance(status, int) else 500, message)
+
+
+def raise_http_error(status: int, body: bytes) -> None:
+    """Raise for an HTTP status that is not 200. SGLang's bodies: `{"error": {...}}`, `{"error": "..."}`,
+    `{"object": "error", "message"}`, `{"detail"}`."""
+    message = body[:300].decode(errors="replace").strip()
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        parsed = None
+    if isinstance(parsed, dict):
+        error = parsed.get("error", parsed)
+        if isinstance(error, dict):
+            error = error.get("message") or error.get("detail") or message
+        message = str(error)
+    if 400 <= status < 500:
+        raise EngineRefusal(status, message)
+    raise EngineFailure(status, message)
+
+
+def engine_info(
+    model_info: Mapping[str, Any], server_info: Mapping[str, Any], models: Mapping[str, Any]
+) -> EngineInfo:
+    """One picture from `/model_info`, `/server_info` and `/v1/models`; each may be empty."""
+    listed = models.get("data") or [{}]
+    incremental = server_info.get("incremental_streaming_output", server_info.get("stream_output"))
+    return EngineInfo(
+        model_id=str(listed[0].get("id") or model_info.get("model_path") or "model"),
+        tokenizer_path=model_info.get("tokenizer_path"),
+        context_length=listed[0].get("max_model_len"),
+        weight_version=model_info.get("weight_version") or server_info.get("weight_version"),
+        incremental=incremental if isinstance(incremental, bool) else None,
+        version=server_info.get("version"),
+        tool_call_parser=model_info.get("tool_call_parser"),
+        reasoning_parser=model_info.get("reasoning_parser"),
+    )

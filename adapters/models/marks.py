@@ -1,0 +1,41 @@
+"""Control tokens inside decoded text, as single private-use characters. Immutable.
+
+A model writes `<tool_call>` either as one control token or, quoting it, as ordinary text. Parsers have to tell
+the two apart, so decoded text carries each control token as one character of its own, and `display` gives the
+client's text back: special tokens vanish, other control tokens are spelled out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_FIRST = 0x100000
+_MARKS = re.compile("[\U00100000-\U0010ffff]")
+REPLACEMENT = "�"
+
+
+class Marks:
+    """`control` maps ids of added tokens to their spelling; `special` holds the ids hidden from clients."""
+
+    def __init__(self, control: Mapping[int, str], special: frozenset[int]) -> None:
+        self._character = {index: chr(_FIRST + n) for n, index in enumerate(sorted(control))}
+        self._by_spelling = {control[index]: mark for index, mark in self._character.items()}
+        self._shown = {mark: "" if index in special else control[index] for index, mark in self._character.items()}
+
+    def of_token(self, index: int) -> str | None:
+        """The character for a control token's id, None for any other id."""
+        return self._character.get(index)
+
+    def of_spelling(self, spelling: str) -> str:
+        """What a parser searches for: the mark if the tokenizer has such a token, else the spelling itself."""
+        return self._by_spelling.get(spelling, spelling)
+
+    def display(self, text: str) -> str:
+        """Text for the client."""
+        return _MARKS.sub(lambda match: self._shown.get(match.group(), ""), text)
+
+    @staticmethod
+    def ordinary(text: str) -> str:
+        """Decoded ordinary text; a model that writes our private characters gets U+FFFD, not a control token."""
+        return _MARKS.sub(REPLACEMENT, text)

@@ -1,0 +1,213 @@
+"""OpenAI Chat Completions: wire body to `ChatRequest`. Pure; replies are in `chat_replies.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from adapters.protocols import fields
+from adapters.protocols.errors import RequestError, bad_field
+from adapters.protocols.request import ChatRequest, Sampling
+
+_BREAKS_EXACTNESS = (
+    "input_ids",
+    "prompt_token_ids",
+    "input_embeds",
+    "logprob_start_len",
+    "return_logprob",
+    "skip_special_tokens",
+    "no_stop_trim",
+    "ignore_eos",
+    "stop_token_ids",
+    "stop_regex",
+    "regex",
+    "ebnf",
+    "rid",
+    "continue_final_message",
+    "add_generation_prompt",
+)
+# fmt: off
+_KNOWN = frozenset((
+    "model", "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens",
+    "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "frequency_penalty",
+    "presence_penalty", "repetition_penalty", "seed", "stop", "logit_bias", "n", "logprobs", "top_logprobs",
+    "response_format", "session_id", "metadata", "chat_template_kwargs", "reasoning_effort", "user", "store",
+))
+# fmt: on
+
+
+def parse(data: bytes) -> ChatRequest:
+    """A request body. Raises `RequestError` (400) that names field, value and remedy."""
+    try:
+        body = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(400, f"the body is not JSON: {error}; send a JSON object") from error
+    if not isinstance(body, dict):
+        raise RequestError(400, "the body is no JSON object; send an object with model and messages")
+    for name in _BREAKS_EXACTNESS:
+        if name in body:
+            raise bad_field(name, body[name], "leave it out: it would break token exactness")
+    tools, use_tools = _tools(body)
+    stream = fields.boolean(body, "stream", False)
+    options = fields.mapping(body, "stream_options")
+    metadata = body.get("metadata") if isinstance(body.get("metadata"), dict) else {}
+    return ChatRequest(
+        model=fields.text(body, "model") or "",
+        messages=_messages(body.get("messages")),
+        tools=tools,
+        use_tools=use_tools,
+        stream=stream,
+        include_usage=stream and fields.boolean(options, "include_usage", False),
+        max_tokens=_max_tokens(body),
+        sampling=_sampling(body),
+        n=fields.integer(body, "n", 1, 128) or 1,
+        logprobs=_logprobs(body),
+        session_id=fields.text(body, "session_id") or _metadata_session(metadata or {}),
+        template_kwargs=_template_kwargs(body),
+        ignored=tuple(sorted(set(body) - _KNOWN)),
+    )
+
+
+def _metadata_session(metadata: dict[str, Any]) -> str | None:
+    value = metadata.get("session_id")
+    return value if isinstance(value, str) else None
+
+
+def _max_tokens(body: dict[str, Any]) -> int | None:
+    newer = fields.integer(body, "max_completion_tokens", 1)
+    return newer if newer is not None else fields.integer(body, "max_tokens", 1)
+
+
+def _logprobs(body: dict[str, Any]) -> bool:
+    top = fields.integer(body, "top_logprobs", 0, 20)
+    if top:
+        raise bad_field("top_logprobs", top, "only the sampled token's logprob is given; send 0 or leave it out")
+    return fields.boolean(body, "logprobs", False)
+
+
+def _template_kwargs(body: dict[str, Any]) -> dict[str, Any]:
+    kwargs = dict(fields.mapping(body, "chat_template_kwargs"))
+    for name in ("messages", "tools", "add_generation_prompt", "strftime_now", "documents"):
+        if name in kwargs:
+            raise bad_field(f"chat_template_kwargs.{name}", kwargs[name], "leave it out: the sidecar sets it")
+    effort = fields.text(body, "reasoning_effort")
+    if effort is not None:
+        kwargs.setdefault("reasoning_effort", effort)
+    return kwargs
+
+
+def _sampling(body: dict[str, Any]) -> Sampling:
+    bias = fields.mapping(body, "logit_bias")
+    for token, value in bias.items():
+        if not token.isdecimal() or isinstance(value, bool) or not isinstance(value, int | float):
+            raise bad_field(f"logit_bias.{token}", value, "send token ids as keys and numbers as values")
+    return Sampling(
+        temperature=fields.number(body, "temperature", 0, 100),
+        top_p=fields.number(body, "top_p", 0, 1),
+        top_k=fields.integer(body, "top_k", -1),
+        min_p=fields.number(body, "min_p", 0, 1),
+        frequency_penalty=fields.number(body, "frequency_penalty", -2, 2),
+        presence_penalty=fields.number(body, "presence_penalty", -2, 2),
+        repetition_penalty=fields.number(body, "repetition_penalty", 0, 2),
+        seed=fields.integer(body, "seed", -(2**63)),
+        stop=_stop(body.get("stop")),
+        logit_bias=bias or None,
+        json_schema=_json_schema(fields.mapping(body, "response_format")),
+    )
+
+
+def _stop(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
+        raise bad_field("stop", value, "send a string or a list of strings, none of them empty")
+    return tuple(stops)
+
+
+def _json_schema(response_format: dict[str, Any]) -> str | None:
+    kind = response_format.get("type", "text")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return '{"type": "object"}'
+    if kind == "json_schema":
+        schema = response_format.get("json_schema")
+        if isinstance(schema, dict) and isinstance(schema.get("schema"), dict):
+            return orjson.dumps(schema["schema"]).decode()
+        raise bad_field("response_format.json_schema", schema, "send an object with a schema object")
+    raise bad_field("response_format.type", kind, "send text, json_object or json_schema")
+
+
+def _tools(body: dict[str, Any]) -> tuple[list[dict[str, Any]] | None, bool]:
+    tools = body.get("tools")
+    if tools is not None and not isinstance(tools, list):
+        raise bad_field("tools", tools, "send a list of tools")
+    for index, tool in enumerate(tools or ()):
+        where = f"tools[{index}]"
+        if not isinstance(tool, dict) or tool.get("type") != "function":
+            raise bad_field(where, tool, "send tools of type function")
+        function = tool.get("function")
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+            raise bad_field(f"{where}.function", function, "send an object with a name")
+    choice = body.get("tool_choice")
+    if choice not in (None, "auto", "none"):
+        raise bad_field(
+            "tool_choice", choice, "only auto and none are supported for this model family: it has no call grammar"
+        )
+    return (tools or None), bool(tools) and choice != "none"
+
+
+def _messages(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not value:
+        raise bad_field("messages", value, "send a list of at least one message")
+    for index, message in enumerate(value):
+        _check_message(message, f"messages[{index}]")
+    if value[-1].get("role") == "assistant":
+        raise bad_field(
+            f"messages[{len(value) - 1}].role", "assistant", "the last message has to come from a user or a tool"
+        )
+    return value
+
+
+def _check_message(message: Any, where: str) -> None:
+    if not isinstance(message, dict):
+        raise bad_field(where, message, "send an object with role and content")
+    if not isinstance(message.get("role"), str):
+        raise bad_field(f"{where}.role", message.get("role"), "send system, user, assistant or tool")
+    content = message.get("content")
+    if isinstance(content, list):
+        for position, part in enumerate(content):
+            _check_part(part, f"{where}.content[{position}]")
+    elif content is not None and not isinstance(content, str):
+        raise bad_field(f"{where}.content", content, "send a string or a list of text parts")
+    for name in ("tool_call_id", "name", "reasoning_content", "reasoning"):
+        if message.get(name) is not None and not isinstance(message[name], str):
+            raise bad_field(f"{where}.{name}", message[name], "send a string")
+    _check_calls(message.get("tool_calls"), where)
+
+
+def _check_part(part: Any, where: str) -> None:
+    if not isinstance(part, dict):
+        raise bad_field(where, part, "send an object with type and text")
+    if part.get("type") not in ("text", "input_text", "output_text"):
+        raise bad_field(f"{where}.type", part.get("type"), "only text parts are supported")
+    if not isinstance(part.get("text"), str):
+        raise bad_field(f"{where}.text", part.get("text"), "send a string")
+
+
+def _check_calls(calls: Any, where: str) -> None:
+    if calls is None:
+        return
+    if not isinstance(calls, list):
+        raise bad_field(f"{where}.tool_calls", calls, "send a list of calls")
+    for position, call in enumerate(calls):
+        at = f"{where}.tool_calls[{position}]"
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise bad_field(f"{at}.function", function, "send an object with name and arguments")
+        if not isinstance(function.get("arguments", ""), str):
+            raise bad_field(f"{at}.function.arguments", function["arguments"], "send JSON text")
+        if call.get("id") is not None and not isinstance(call["id"], str):
+            raise bad_field(f"{at}.id", call["id"], "send a string")

@@ -1,0 +1,214 @@
+"""The sidecar as one object: wires the parts together, starts them in order and stops them in reverse.
+
+All parts live on one event loop. Nothing here is more than wiring.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from contextlib import AsyncExitStack
+
+from adapters.engines.base import EngineError, EngineInfo
+from sidecar.config import Settings, SettingsError, is_loopback
+from sidecar.control.app import build_control, build_probes
+from sidecar.control.rollout import RolloutRoutes
+from sidecar.control.sessions import SessionRoutes
+from sidecar.control.status import StatusRoutes
+from sidecar.gateway.app import build_gateway
+from sidecar.gateway.chat import ChatCompletions
+from sidecar.gateway.identity import IdentityRules
+from sidecar.gateway.models import Models
+from sidecar.gateway.responses import Pace
+from sidecar.generation.controller import Controller, Limits
+from sidecar.generation.engine_state import EngineState
+from sidecar.generation.pauses import Pauses
+from sidecar.generation.transport import EngineTransport
+from sidecar.interception import Interception
+from sidecar.model_files import read_model
+from sidecar.secrets_files import private_dir, secret_file
+from sidecar.sessions.admission import Admission
+from sidecar.sessions.policy import Policy
+from sidecar.sessions.registry import Registry
+from sidecar.store import open_store
+from sidecar.store.protocol import Store
+from sidecar.tito.model import Model, build_model
+from sidecar.web.listener import Listener
+
+log = logging.getLogger(__name__)
+
+_NO_ENGINE = EngineInfo(
+    model_id="model",
+    tokenizer_path=None,
+    context_length=None,
+    weight_version=None,
+    incremental=None,
+    version=None,
+    tool_call_parser=None,
+    reasoning_parser=None,
+)
+
+
+class Sidecar:
+    """Use as `async with Sidecar(settings) as sidecar`; the listeners are up inside the block."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.gateway: Listener
+        self.control: Listener
+        self.interception: Interception | None = None
+        self.control_token = ""
+        self.registry: Registry
+        self.controller: Controller
+        self.pauses: Pauses
+        self.model: Model
+        self._stack = AsyncExitStack()
+        self._store: Store
+        self._listeners: list[Listener] = []
+
+    async def __aenter__(self) -> Sidecar:
+        """Start everything. Raises the errors of settings, model files, store and listeners."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Finish or cancel what runs, write what is queued, close."""
+        self.registry.stopping = True
+        await self.registry.stop(self.settings.drain_seconds)
+        await self._stack.aclose()
+
+    def problems(self) -> list[str]:
+        """What keeps the sidecar from serving; empty when it is ready."""
+        found = [listener.problem for listener in self._listeners]
+        found.append(self._store_problem())
+        found.append(self.interception.problem if self.interception is not None else None)
+        found.append("the sidecar is shutting down" if self.registry.stopping else None)
+        return [problem for problem in found if problem is not None]
+
+    def _store_problem(self) -> str | None:
+        failure = self._store.failure()
+        return f"the store cannot write: {failure}" if failure is not None else None
+
+    async def _start(self) -> None:
+        settings = self.settings
+        private_dir(settings.state_dir)
+        self.control_token = settings.control_token or secret_file(settings.state_dir / "control-token")
+        secret = (settings.session_secret or secret_file(settings.state_dir / "session-secret")).encode()
+        assert settings.store is not None
+        self._store = open_store(settings.store)
+        await self._store.start()
+        self._stack.push_async_callback(self._store.close)
+        transport = EngineTransport(
+            settings.engine_url, settings.engine_api_key, settings.engine_admin_key, settings.engine_silence
+        )
+        await transport.start()
+        self._stack.push_async_callback(transport.close)
+        self.pauses = Pauses(self._store, settings.pause_lease_seconds)
+        self._stack.callback(self.pauses.gate.close)
+        await self.pauses.restore()
+        self.controller = Controller(
+            transport, self.pauses.gate, Limits(settings.engine_retries, settings.max_stalled_resumes)
+        )
+        engine = EngineState(transport, self.controller, _NO_ENGINE)
+        info = await self._ask_engine(transport)
+        if info is not None:
+            engine.accept(info)
+        self.model = await asyncio.to_thread(self._load_model, engine.info)
+        window = settings.context_window or engine.info.context_length
+        if window is None:
+            raise SettingsError("the engine does not say how long its context is; set --context-window")
+        self.registry = Registry(self._store, self.controller, self.model)
+        await self._listen(engine, window, secret)
+
+    async def _ask_engine(self, transport: EngineTransport) -> EngineInfo | None:
+        """What the engine says of itself; waits for an engine that still starts if nothing else tells."""
+        settings = self.settings
+        needed = settings.tokenizer is None or settings.context_window is None
+        attempt = 0
+        while True:
+            try:
+                return await transport.info()
+            except EngineError as error:
+                if not needed:
+                    log.warning("the engine does not answer yet: %s", error)
+                    return None
+                if attempt % 10 == 0:
+                    log.warning("waiting for the engine (--engine-url): %s", error)
+                attempt += 1
+                await asyncio.sleep(1)
+
+    def _load_model(self, info: EngineInfo) -> Model:
+        settings = self.settings
+        name = settings.tokenizer or info.tokenizer_path
+        if name is None:
+            raise SettingsError("the engine does not name its tokenizer; set --tokenizer")
+        return build_model(
+            read_model(name, settings.chat_template),
+            family_name=settings.model_family,
+            protect_content=settings.special_tokens_in_content == "text",
+            allow_unstable=settings.on_unstable_template == "segment",
+        )
+
+    async def _listen(self, engine: EngineState, window: int, secret: bytes) -> None:
+        settings = self.settings
+        identity = IdentityRules(
+            secret=secret,
+            keys_required=settings.data_auth == "session-key",
+            fallback=settings.session_id or self._process_session(),
+        )
+        intercept_secret = secrets.token_urlsafe(32)
+        chat = ChatCompletions(
+            registry=self.registry,
+            admission=Admission(self.model, self.controller, self._policy(), window),
+            model=self.model,
+            identity=identity,
+            pace=Pace(settings.heartbeat_interval, settings.slow_reader, settings.json_keepalive == "on"),
+            max_body=settings.max_body,
+            intercept_secret=intercept_secret,
+        )
+        gateway_app = build_gateway(chat, Models(engine, identity, int(time.time())))
+        self.gateway = await self._serve(Listener(gateway_app, settings.listen, "--listen"))
+        base_url = (settings.advertise_url or self.gateway.url).rstrip("/")
+        status = StatusRoutes(self.problems, engine, self.pauses, self.model)
+        control_app = build_control(
+            self.control_token,
+            SessionRoutes(self.registry, base_url, secret),
+            RolloutRoutes(self.pauses, self.controller, engine),
+            status,
+        )
+        self.control = await self._serve(Listener(control_app, settings.control_listen, "--control-listen"))
+        if settings.health_listen is not None:
+            await self._serve(Listener(build_probes(status), settings.health_listen, "--health-listen"))
+        if settings.intercept:
+            self.interception = Interception(settings, self.gateway.port, intercept_secret)
+            await self.interception.start()
+            self._stack.push_async_callback(self.interception.stop)
+
+    async def _serve(self, listener: Listener) -> Listener:
+        await listener.start()
+        self._listeners.append(listener)
+        self._stack.push_async_callback(listener.stop)
+        return listener
+
+    def _process_session(self) -> str | None:
+        """On loopback with no secret set, calls that name no session share one per process."""
+        if is_loopback(self.settings.listen) and self.settings.session_secret is None:
+            return f"process-{secrets.token_hex(8)}"
+        return None
+
+    def _policy(self) -> Policy:
+        settings = self.settings
+        return Policy(
+            match=settings.match,
+            max_output_tokens=settings.max_output_tokens,
+            sampling_pin=settings.sampling_pin,
+            train_off_policy_sampling=settings.train_off_policy_sampling,
+            overflow_status=settings.overflow_status,
+            retry_window=settings.retry_window,
+        )

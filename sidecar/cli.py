@@ -1,0 +1,118 @@
+"""The command line: `tito-sidecar serve | demo | engine`. Wrong settings are one line each and exit code 2."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sidecar.config import SettingsError, default_state_dir, load_settings, split_address
+from sidecar.flags import with_settings_flags
+
+app = typer.Typer(
+    help="Token in, token out between unmodified agents, SGLang and slime.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # its boxes cut long flags short
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+_errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@app.command()
+@with_settings_flags
+def serve(flags: dict[str, Any], config: Path | None) -> None:
+    """Run the sidecar in front of an SGLang server."""
+    from sidecar.serve import raise_file_limit, serve, set_up_logging
+
+    settings = load_settings(flags, config)
+    set_up_logging()
+    raise_file_limit()
+    asyncio.run(serve(settings))
+
+
+@app.command()
+def engine(
+    listen: Annotated[str, typer.Option(help="address of the engine")] = "127.0.0.1:30000",
+    cache_dir: Annotated[Path | None, typer.Option(help="where the tokenizer is unpacked")] = None,
+    context_length: Annotated[int, typer.Option(min=256, help="tokens per sequence")] = 8192,
+    slots: Annotated[int, typer.Option(min=1, help="sequences at once")] = 4,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 2,
+) -> None:
+    """Run the embedded CPU engine alone: SmolLM2-135M behind SGLang's /generate."""
+    import uvicorn
+
+    from sidecar.local_engine import LocalEngine, build_app, prepare_model
+
+    host, port = _address(listen)
+    files = prepare_model(cache_dir or default_state_dir() / "engine")
+    local = LocalEngine(files, context_length=context_length, slots=slots, threads=threads)
+    typer.echo(f"engine: http://{host}:{port}  tokenizer: {files.tokenizer_dir}")
+    uvicorn.run(build_app(local), host=host, port=port, log_level="warning")
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option(help="where segments and samples are written")] = Path("demo-output"),
+    turns: Annotated[int, typer.Option(min=6, help="turns of the conversation")] = 8,
+    seed: Annotated[int, typer.Option(help="seed of the engine's sampler")] = 7,
+) -> None:
+    """Run engine, sidecar and an unmodified OpenAI-SDK agent on this machine, and print what was trained."""
+    from sidecar.demo.run import run_demo
+
+    asyncio.run(run_demo(output, turns, seed))
+
+
+def _address(listen: str) -> tuple[str, int]:
+    try:
+        return split_address(listen)
+    except ValueError as error:
+        raise SettingsError(f"--listen is {listen!r}: {error}") from None
+
+
+def main() -> None:
+    """Entry point of the `tito-sidecar` script."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # "PyTorch was not found": it is not needed
+    try:
+        app()
+    except Exception as error:
+        if not _expected(error):
+            raise
+        for line in str(error).splitlines():
+            _errors.print(f"tito-sidecar: {line}", markup=False)
+        raise SystemExit(2) from None
+
+
+def _expected(error: Exception) -> bool:
+    """Errors whose text tells a user what to do; all others are bugs and keep their traceback."""
+    from sidecar.intercept.certificate import AuthorityError
+    from sidecar.local_engine import EngineExtraError, LlamaError, ModelFileError
+    from sidecar.model_files import ModelFilesError
+    from sidecar.store.protocol import StoreError
+    from sidecar.tito.errors import TitoError
+    from sidecar.web.listener import ListenError
+
+    kinds: tuple[type[Exception], ...] = (
+        SettingsError,
+        ModelFilesError,
+        AuthorityError,
+        EngineExtraError,
+        LlamaError,
+        ModelFileError,
+        StoreError,
+        TitoError,
+        ListenError,
+        PermissionError,
+    )
+    if isinstance(error, kinds):
+        return True
+    return type(error).__name__ == "InterceptorError"  # its module imports mitmproxy
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""Settings: flags win over `TITO_*` variables, those over the YAML file of `--config`, those over defaults.
+
+Each setting is declared once, here; `cli.py` makes a flag of every field.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+
+from sidecar.generation.sampling import check_pin
+
+_SIZES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+class SettingsError(Exception):
+    """A setting is wrong; the text names it, its value and the remedy, one line each."""
+
+
+def _split(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _pairs(value: Any) -> Any:
+    """`temperature=1.0,top_p=1.0` as a dict."""
+    if not isinstance(value, str):
+        return value
+    pairs: dict[str, Any] = {}
+    for part in _split(value):
+        name, equals, text = part.partition("=")
+        if not equals:
+            raise ValueError(f"{part!r} is no name=value")
+        try:
+            pairs[name.strip()] = int(text) if re.fullmatch(r"[+-]?\d+", text.strip()) else float(text)
+        except ValueError:
+            raise ValueError(f"{name.strip()} is {text!r}; send a number") from None
+    return pairs
+
+
+def _size(value: Any) -> Any:
+    """`8MiB` in bytes."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"(\d+)\s*([a-zA-Z]*)", value.strip())
+    if match is None or match.group(2).lower() not in _SIZES:
+        raise ValueError(f"{value!r} is no size; write bytes, or 512KiB, 8MiB, 1GiB")
+    return int(match.group(1)) * _SIZES[match.group(2).lower()]
+
+
+Words = Annotated[list[str], NoDecode, BeforeValidator(_split)]
+Size = Annotated[int, BeforeValidator(_size)]
+
+
+def default_state_dir() -> Path:
+    """`$XDG_STATE_HOME/tito-sidecar`."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "tito-sidecar"
+
+
+class Settings(BaseSettings):
+    """Settings of `tito-sidecar serve`. Times are in seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="TITO_", extra="forbid", validate_default=True)
+
+    engine_url: str = Field("http://127.0.0.1:30000", description="SGLang server to send generations to")
+    engine_api_key: str | None = Field(None, description="the engine's --api-key")
+    engine_admin_key: str | None = Field(None, description="the engine's --admin-api-key, for aborts")
+    tokenizer: str | None = Field(None, description="path or hub id (default: what the engine reports)")
+    chat_template: Path | None = Field(None, description="Jinja file that replaces the tokenizer's template")
+    model_family: str = Field("auto", description="tool-call and reasoning format: auto or a family's name")
+    listen: str = Field("127.0.0.1:8800", description="data plane, for agents")
+    control_listen: str = Field("127.0.0.1:8801", description="control plane, for the trainer")
+    control_token: str | None = Field(None, description="bearer of the control plane (default: made on first use)")
+    health_listen: str | None = Field(None, description="address that serves /health and /ready alone")
+    intercept: Words = Field([], description="regular@PORT: an HTTPS proxy for agents that cannot be configured")
+    intercept_hosts: Words = Field(
+        ["api.openai.com", "api.anthropic.com"], description="hosts answered by the engine; others are refused"
+    )
+    ca_dir: Path | None = Field(None, description="interception CA (default: <state-dir>/ca)")
+    store: str | None = Field(None, description="sqlite:///PATH (default: <state-dir>/tito.db)")
+    state_dir: Path = Field(default_factory=default_state_dir, description="tokens, CA and the default store")
+    match: Literal["lenient", "exact"] = Field("lenient", description="how requests are matched to earlier steps")
+    on_unstable_template: Literal["refuse", "segment"] = Field(
+        "refuse", description="for templates without an exact delta"
+    )
+    special_tokens_in_content: Literal["text", "control"] = Field(
+        "text", description="how control-token spellings in user and tool content are encoded"
+    )
+    context_window: int | None = Field(None, ge=2, description="tokens (default: what the engine reports)")
+    max_output_tokens: int | None = Field(None, ge=1, description="upper bound for every reply")
+    overflow_status: Literal[400, 413] = Field(400, description="status when a prompt does not fit")
+    sampling_pin: Annotated[dict[str, Any], NoDecode, BeforeValidator(_pairs)] = Field(
+        {}, description="k=v,...: sampling that overrides what agents ask"
+    )
+    train_off_policy_sampling: bool = Field(False, description="train steps sampled with top_p, penalties, ...")
+    session_id: str | None = Field(None, description="session of requests that name none")
+    session_secret: str | None = Field(None, description="secret of session keys (default: made on first use)")
+    data_auth: Literal["none", "session-key"] | None = Field(
+        None, description="default: none on loopback, else session-key"
+    )
+    advertise_url: str | None = Field(None, description="base of URLs given to agents (default: from --listen)")
+    max_body: Size = Field(8 * 2**20, ge=1024, description="largest request body, e.g. 8MiB")
+    heartbeat_interval: float = Field(15, gt=0, description="between signs of life on a silent call")
+    json_keepalive: Literal["on", "off"] = Field("on", description="white space before a late JSON reply")
+    slow_reader: float = Field(300, gt=0, description="a blocked reader counts as gone after this long")
+    retry_window: float = Field(60, ge=0, description="how long a step waits for the retry of its call")
+    pause_lease_seconds: float = Field(120, gt=0, description="a pause ends by itself unless renewed")
+    engine_retries: int = Field(3, ge=0, description="failed engine calls in a row before a call fails")
+    engine_silence: float = Field(120, gt=0, description="silence after which the engine is asked if it lives")
+    max_stalled_resumes: int = Field(20, ge=0, description="preemptions without a token before a call fails")
+    drain_seconds: float = Field(20, ge=0, description="how long running steps may take at shutdown")
+
+    @field_validator("listen", "control_listen", "health_listen")
+    @classmethod
+    def _check_address(cls, value: str | None) -> str | None:
+        if value is not None:
+            split_address(value)
+        return value
+
+    @field_validator("sampling_pin")
+    @classmethod
+    def _check_sampling_pin(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return check_pin(value, "sampling_pin")
+
+    @field_validator("engine_url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        if not re.match(r"https?://[^/]+", value):
+            raise ValueError(f"{value!r} is no URL; write http://HOST:PORT")
+        return value
+
+    @model_validator(mode="after")
+    def _fill_in(self) -> Settings:
+        if self.data_auth is None:
+            self.data_auth = "none" if is_loopback(self.listen) else "session-key"
+        self.ca_dir = self.ca_dir or self.state_dir / "ca"
+        self.store = self.store or f"sqlite:///{self.state_dir / 'tito.db'}"
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, then environment, then the YAML file, which `load` names through the class's config."""
+        return (init_settings, env_settings, YamlConfigSettingsSource(settings_cls))
+
+
+def load_settings(flags: dict[str, Any], config: Path | None = None) -> Settings:
+    """Settings of a command. `flags` holds only those that were given. Raises `SettingsError`."""
+    if config is not None and not config.is_file():
+        raise SettingsError(f"--config is {str(config)!r}; there is no such file")
+
+    class FromFile(Settings):
+        model_config = SettingsConfigDict(yaml_file=config)
+
+    try:
+        return FromFile(**flags)
+    except ValidationError as error:
+        raise SettingsError("\n".join(_describe(detail) for detail in error.errors())) from error
+    except Exception as error:  # the YAML reader's own errors
+        raise SettingsError(f"--config {config}: {error}") from error
+
+
+def _describe(detail: Any) -> str:
+    name = str(detail["loc"][0]) if detail["loc"] else "settings"
+    reason = str(detail["msg"]).removeprefix("Value error, ")
+    if detail["type"] == "extra_forbidden":
+        return f"{name} is no setting; see tito-sidecar serve --help"
+    return f"--{name.replace('_', '-')} is {detail['input']!r}: {reason}"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`HOST:PORT`, `[::1]:PORT` or `:PORT` (all interfaces). Raises `ValueError`."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{address!r} is no address; write HOST:PORT")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach the address."""
+    host, _ = split_address(address)
+    return host in ("localhost", "::1") or host.startswith("127.")

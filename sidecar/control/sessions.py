@@ -1,0 +1,126 @@
+"""Session and trajectory routes of the control plane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from adapters.protocols import fields
+from adapters.protocols.errors import RequestError, bad_field
+from sidecar.control.fields import read_fields
+from sidecar.generation.sampling import check_pin
+from sidecar.sessions.keys import session_key
+from sidecar.sessions.registry import Registry
+
+_LONGEST_WAIT = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRoutes:
+    """`base_url` is what agents use, without `/v1`; `secret` signs their keys."""
+
+    registry: Registry
+    base_url: str
+    secret: bytes
+
+    def routes(self) -> list[Route]:
+        """All routes."""
+        return [
+            Route("/session/open", self.open, methods=["POST"]),
+            Route("/session/finalize", self.finalize, methods=["POST"]),
+            Route("/session/discard", self.discard, methods=["POST"]),
+            Route("/session/{session_id}", self.view, methods=["GET"]),
+            Route("/trajectory/read", self.read, methods=["POST"]),
+        ]
+
+    async def open(self, request: Request) -> Response:
+        """`POST /session/open`."""
+        body = await read_fields(request, ("session_id", "instance_id", "run_id", "metadata", "sampling"))
+        session = await self.registry.open(
+            fields.text(body, "session_id"),
+            {
+                "instance_id": fields.text(body, "instance_id"),
+                "run_id": fields.text(body, "run_id"),
+                "metadata": fields.mapping(body, "metadata"),
+                "sampling": _pin(fields.mapping(body, "sampling")),
+            },
+        )
+        return _json(
+            {
+                "session_id": session.session_id,
+                "base_url": f"{self.base_url}/v1",
+                "anthropic_base_url": self.base_url,
+                "api_key": session_key(session.session_id, self.secret),
+            }
+        )
+
+    async def finalize(self, request: Request) -> Response:
+        """`POST /session/finalize`."""
+        known = ("session_id", "instance_id", "label", "reward", "anchor_step_id", "timeout_seconds")
+        body = await read_fields(request, known)
+        timeout = fields.number(body, "timeout_seconds", 0, _LONGEST_WAIT)
+        return _json(
+            await self.registry.finalize(
+                _required(body, "session_id"),
+                instance_id=fields.text(body, "instance_id"),
+                label=body.get("label"),
+                reward=_reward(body.get("reward")),
+                anchor_step_id=fields.text(body, "anchor_step_id"),
+                timeout=60.0 if timeout is None else timeout,
+            )
+        )
+
+    async def discard(self, request: Request) -> Response:
+        """`POST /session/discard`."""
+        body = await read_fields(request, ("session_id",))
+        return _json(await self.registry.discard(_required(body, "session_id")))
+
+    async def view(self, request: Request) -> Response:
+        """`GET /session/{id}`."""
+        return _json(await self.registry.view(request.path_params["session_id"]))
+
+    async def read(self, request: Request) -> Response:
+        """`POST /trajectory/read` of one session."""
+        known = ("session_id", "trajectory_id", "drain", "include_drained", "arrays")
+        body = await read_fields(request, known)
+        if body.get("arrays") not in (None, "json"):
+            raise bad_field("arrays", body["arrays"], "this version sends arrays as json")
+        session_id = fields.text(body, "session_id") or _required(body, "trajectory_id")
+        return _json(
+            await self.registry.read(
+                session_id,
+                drain=fields.boolean(body, "drain", False),
+                include_drained=fields.boolean(body, "include_drained", False),
+            )
+        )
+
+
+def _required(body: dict[str, Any], name: str) -> str:
+    value = fields.text(body, name)
+    if not value:
+        raise bad_field(name, value, "name the session")
+    return value
+
+
+def _reward(value: Any) -> Any:
+    numbers = value.values() if isinstance(value, dict) else [value]
+    for number in numbers:
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
+            raise bad_field("reward", value, "send a number, or an object of numbers")
+    return value
+
+
+def _pin(sampling: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return check_pin(sampling, "sampling")
+    except ValueError as error:
+        raise RequestError(400, str(error), param="sampling") from error
+
+
+def _json(body: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")

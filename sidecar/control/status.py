@@ -1,0 +1,83 @@
+"""Health, readiness and capabilities. `/health` and `/ready` need no token and tell strangers no detail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sidecar.generation.engine_state import EngineState
+from sidecar.generation.pauses import Pauses
+from sidecar.tito.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRoutes:
+    """`problems()` lists what keeps the sidecar from serving; the engine's state is not among it, since a restart
+    of the engine must not empty a Service, and neither is a pause."""
+
+    problems: Callable[[], list[str]]
+    engine: EngineState
+    pauses: Pauses
+    model: Model
+
+    def routes(self) -> list[Route]:
+        """All routes of the control plane's status."""
+        return [*self.probe_routes(), Route("/integration/capabilities", self.capabilities, methods=["GET"])]
+
+    def probe_routes(self) -> list[Route]:
+        """What `--health-listen` serves."""
+        return [Route("/health", self.health, methods=["GET"]), Route("/ready", self.ready, methods=["GET"])]
+
+    async def health(self, request: Request) -> Response:
+        """The process lives."""
+        return _json({"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """The process can serve; `?engine=1` also wants the engine to have answered once, for startup probes."""
+        problems = self.problems()
+        await self.engine.refresh()
+        if request.query_params.get("engine") == "1" and not self.engine.answered:
+            problems.append("the engine has not answered yet")
+        engine = "up" if self.engine.error is None else "down"
+        body = {"ready": not problems, "problems": problems, "engine": engine, "paused": not self.pauses.gate.open}
+        return _json(body, 503 if problems else 200)
+
+    async def capabilities(self, request: Request) -> Response:
+        """`GET /integration/capabilities`."""
+        info = await self.engine.refresh()
+        return _json(
+            {
+                "token_build_modes": ["tito"],
+                "pause_modes": ["abort"],
+                "pause_scopes": ["all"],
+                "partial_rollout": True,
+                "trajectory_arrays": ["json"],
+                "protocols": ["chat_completions"],
+                "tokenizer": self.model.name,
+                "model_family": self.model.family.name,
+                "template_sha256": self.model.template_sha256,
+                "template_verdict": "exact" if self.model.verdict.exact else "unstable",
+                "template_failures": self.model.verdict.failures,
+                "tools": self.model.verdict.tools and self.model.family.tools is not None,
+                "engine": {
+                    "model_id": info.model_id,
+                    "version": info.version,
+                    "context_length": info.context_length,
+                    "weight_version": info.weight_version,
+                    "incremental_streaming_output": info.incremental,
+                    "tool_call_parser": info.tool_call_parser,
+                    "reasoning_parser": info.reasoning_parser,
+                    "error": self.engine.error,
+                },
+            }
+        )
+
+
+def _json(body: dict[str, Any], status: int = 200) -> Response:
+    return Response(orjson.dumps(body), status_code=status, media_type="application/json")

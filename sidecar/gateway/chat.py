@@ -1,0 +1,93 @@
+"""`POST /v1/chat/completions`: from HTTP to an admitted call, and back in OpenAI's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from adapters.protocols import chat_completions
+from adapters.protocols.chat_replies import Head
+from sidecar.gateway.identity import IdentityRules, resolve_session
+from sidecar.gateway.replay import Reader, ReplayReader
+from sidecar.gateway.responses import Exchange, JsonResponse, Pace, StreamResponse
+from sidecar.sessions.admission import Admission, Admitted, Call
+from sidecar.sessions.errors import refusal_of
+from sidecar.sessions.registry import Registry
+from sidecar.store.protocol import StoreError
+from sidecar.tito.fingerprint import digest
+from sidecar.tito.model import Model
+from sidecar.web.body import read_body
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCompletions:
+    """The endpoint. `intercept_secret` proves that a call came through our own interceptor."""
+
+    registry: Registry
+    admission: Admission
+    model: Model
+    identity: IdentityRules
+    pace: Pace
+    max_body: int
+    intercept_secret: str
+
+    async def handle(self, request: Request) -> Response:
+        """One call. Raises `RequestError` for everything that is wrong before the engine is asked."""
+        body = await read_body(request, self.max_body)
+        chat = chat_completions.parse(body)
+        session_id = resolve_session(
+            self.identity, request.headers, request.path_params.get("session_id"), chat.session_id
+        )
+        call = Call(
+            chat=chat,
+            body_hash=digest(body),
+            retry_count=_retry_count(request.headers.get("x-stainless-retry-count", "")),
+            turn_id=request.headers.get("x-turn-id"),
+            intercepted_host=self._intercepted_host(request),
+        )
+        try:
+            session = await self.registry.for_call(session_id, request.headers.get("x-instance-id"))
+            admitted = await self.admission.admit(session, call)
+        except StoreError as error:
+            raise refusal_of(error) from error
+        wake = asyncio.Event()
+        readers = _readers(admitted, wake)
+        step_ids = [run.step_id for run in admitted.runs] or [node.record.step_id for node in admitted.replayed]
+        headers = {"x-session-id": session_id, "x-step-id": ",".join(step_ids)}
+        if admitted.clamped_max_tokens is not None:
+            headers["x-tito-max-tokens"] = str(admitted.clamped_max_tokens)
+        exchange = Exchange(
+            session=session,
+            readers=readers,
+            wake=wake,
+            head=Head(f"chatcmpl-{step_ids[0]}", chat.model or self.model.name, int(time.time())),
+            headers=headers,
+            include_usage=chat.include_usage,
+            logprobs=chat.logprobs,
+            codec=self.model.codec,
+            pace=self.pace,
+        )
+        return StreamResponse(exchange) if chat.stream else JsonResponse(exchange)
+
+    def _intercepted_host(self, request: Request) -> str | None:
+        """The host that an intercepted agent meant to reach; headers without the secret are an agent's own."""
+        proof = request.headers.get("x-tito-intercept-secret", "")
+        if not hmac.compare_digest(proof.encode(), self.intercept_secret.encode()):
+            return None
+        return request.headers.get("x-tito-original-host")
+
+
+def _readers(admitted: Admitted, wake: asyncio.Event) -> list[Reader]:
+    return [
+        *(run.subscribe(wake) for run in admitted.runs),
+        *(ReplayReader(node, wake) for node in admitted.replayed),
+    ]
+
+
+def _retry_count(header: str) -> int:
+    return int(header) if header.isdecimal() and len(header) < 6 else 0

@@ -1,0 +1,69 @@
+"""A recorded step read like a running one: a marked retry gets the reply that was made already."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import orjson
+
+from adapters.models.reply import Delta, Reply, ToolCall
+from sidecar.sessions.step_run import StepResult
+from sidecar.tito.trajectory import Node
+
+
+class Reader(Protocol):
+    """What a response needs of a step, running (`StepReader`) or recorded (`ReplayReader`)."""
+
+    @property
+    def result(self) -> StepResult | None:
+        """The committed step; None while it runs. Raises what ended it otherwise."""
+
+    @property
+    def sampled(self) -> bool:
+        """At least one token exists."""
+
+    def read(self) -> list[Delta]:
+        """What is new."""
+
+    def close(self) -> None:
+        """Stop following."""
+
+
+class ReplayReader:
+    """All of a recorded reply at once."""
+
+    def __init__(self, node: Node, wake: asyncio.Event) -> None:
+        record = node.record
+        message = orjson.loads(record.reply)
+        reply = Reply(
+            content=message["content"],
+            reasoning=message.get("reasoning_content") or "",
+            calls=tuple(
+                ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+                for call in message.get("tool_calls") or ()
+            ),
+        )
+        self.result: StepResult | None = StepResult(
+            step_id=record.step_id,
+            reply=reply,
+            finish_reason=record.finish_reason,
+            prompt_tokens=node.token_count - len(record.output_ids),
+            completion_tokens=len(record.output_ids),
+            record=record,
+        )
+        self.sampled = True
+        self._deltas = [
+            *([Delta("reasoning", reply.reasoning)] if reply.reasoning else []),
+            *([Delta("content", reply.content)] if reply.content else []),
+            *(Delta("tool_call", call=call) for call in reply.calls),
+        ]
+        wake.set()
+
+    def read(self) -> list[Delta]:
+        """Everything, once."""
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+    def close(self) -> None:
+        """Nothing to stop."""

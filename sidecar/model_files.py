@@ -1,0 +1,107 @@
+"""Reads a model's tokenizer and chat template from a directory or from the Hugging Face hub. The only I/O is here.
+
+`AutoTokenizer` rebuilds some tokenizers wrongly (GPT-4o's, transformers 5.24), so ids come from `tokenizer.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from sidecar.tito.model import ModelText
+
+_FILES = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "special_tokens_map.json",
+]
+
+
+class ModelFilesError(Exception):
+    """The model's files cannot be used; the text names the file and the remedy."""
+
+
+def read_model(name: str, chat_template: Path | None = None) -> ModelText:
+    """Tokenizer, template and stop ids of `name`, a directory or a hub id. Raises `ModelFilesError`."""
+    directory = Path(name) if Path(name).is_dir() else _from_hub(name)
+    path = directory / "tokenizer.json"
+    if not path.is_file():
+        raise ModelFilesError(f"{directory} has no tokenizer.json; --tokenizer needs a fast tokenizer's directory")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare exceptions
+        raise ModelFilesError(f"{path} cannot be read: {error}") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    config = _json(directory / "tokenizer_config.json")
+    return ModelText(
+        name=name,
+        tokenizer=tokenizer,
+        chat_template=_template(directory, config, chat_template),
+        special_tokens=_special_tokens(config, _json(directory / "special_tokens_map.json")),
+        stop_ids=_stop_ids(_json(directory / "generation_config.json"), _json(directory / "config.json")),
+    )
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download  # slow to import, and a local directory does not need it
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=_FILES))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        raise ModelFilesError(
+            f"--tokenizer is {name!r}: no such directory, and the hub does not give it ({error})"
+        ) from error
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        parsed = json.loads(path.read_text())
+    except ValueError as error:
+        raise ModelFilesError(f"{path} is no JSON: {error}") from error
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _template(directory: Path, config: dict[str, Any], chosen: Path | None) -> str:
+    if chosen is not None:
+        try:
+            return chosen.read_text()
+        except OSError as error:
+            raise ModelFilesError(f"--chat-template {chosen} cannot be read: {error}") from error
+    file = directory / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text()
+    template = _json(directory / "chat_template.json").get("chat_template") or config.get("chat_template")
+    if isinstance(template, list):  # several named templates
+        named = {entry["name"]: entry["template"] for entry in template}
+        template = named.get("tool_use") or named.get("default")
+    if not isinstance(template, str):
+        raise ModelFilesError(f"{directory} has no chat template; name one with --chat-template FILE")
+    return template
+
+
+def _special_tokens(config: dict[str, Any], special: dict[str, Any]) -> dict[str, str]:
+    tokens = {}
+    for name, value in {**special, **config}.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            tokens[name] = text
+    return tokens
+
+
+def _stop_ids(*configs: dict[str, Any]) -> frozenset[int]:
+    for config in configs:  # the generation config names all stop ids, the model config often one of them
+        value = config.get("eos_token_id")
+        if value is not None:
+            return frozenset(value if isinstance(value, list) else [value])
+    return frozenset()

@@ -1,0 +1,75 @@
+"""`tito-sidecar serve` as a process: logging, limits, signals, one shutdown path."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import resource
+import signal
+import sys
+
+from sidecar.app import Sidecar
+from sidecar.config import Settings
+
+log = logging.getLogger("sidecar")
+
+
+def set_up_logging() -> None:
+    """One line per event on stderr, with `key=value` details."""
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    for noisy in ("uvicorn", "httpx", "httpcore", "aiosqlite", "mitmproxy"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def raise_file_limit() -> None:
+    """A stream takes two descriptors; the usual soft limit of 1,024 is too low."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def serve(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT, then finish what runs. A second signal ends the process at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        log.info("stopping; running steps have %g s", settings.drain_seconds)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    sidecar = Sidecar(settings)
+    starting = loop.create_task(sidecar.__aenter__())
+    stopping = loop.create_task(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():  # a signal while it waits for the engine
+        starting.cancel()
+        await asyncio.wait({starting})
+        return
+    starting.result()
+    try:
+        gc.freeze()  # what was made at start-up lives for ever: full collections need not look at it
+        _announce(sidecar)
+        await stop.wait()
+    finally:
+        await sidecar.__aexit__()
+
+
+def _announce(sidecar: Sidecar) -> None:
+    settings = sidecar.settings
+    log.info("agents:  base_url %s/v1 (or %s/sessions/SESSION_ID/v1)", sidecar.gateway.url, sidecar.gateway.url)
+    if sidecar.interception is not None:
+        for host, port in sidecar.interception.addresses:
+            log.info(
+                "agents:  HTTPS_PROXY=http://%s:%d with SSL_CERT_FILE=%s", host, port, sidecar.interception.bundle
+            )
+    where = "as given" if settings.control_token else f"in {settings.state_dir / 'control-token'}"
+    log.info("trainer: %s, token %s", sidecar.control.url, where)
+    log.info("engine:  %s, model %s, family %s", settings.engine_url, sidecar.model.name, sidecar.model.family.name)
+    log.info("store:   %s", settings.store)

@@ -1,0 +1,205 @@
+"""From a chat request to running steps: retry, match, render, budget, start. Validates first, changes last.
+
+Everything up to `Session.start` may fail and then leaves the session as it was. Rendering of long texts runs in
+threads, two at a time, so that the event loop stays free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+
+from adapters.protocols.errors import RequestError, bad_field
+from adapters.protocols.request import ChatRequest
+from sidecar.generation.controller import Controller
+from sidecar.generation.generation import Generation, GenerationRequest
+from sidecar.generation.sampling import effective_sampling, is_resumable
+from sidecar.sessions.draft import StepDraft
+from sidecar.sessions.errors import context_length_exceeded, unavailable
+from sidecar.sessions.policy import Policy
+from sidecar.sessions.session import Session
+from sidecar.sessions.step_run import StepRun
+from sidecar.tito.delta import Conversation
+from sidecar.tito.errors import MessageError, TemplateError
+from sidecar.tito.fingerprint import digest
+from sidecar.tito.messages import normalise
+from sidecar.tito.model import Model
+from sidecar.tito.plan import Placement, PlannedPrompt, Request, place, render
+from sidecar.tito.trajectory import Node, ids_to_json, join_ids_json
+
+_THREAD_FROM = 8192
+"""Characters of new text from which rendering and encoding leave the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request of an agent: the parsed body, the hash of its bytes, and its retry header.
+
+    `intercepted_host` is where an intercepted agent meant to send it."""
+
+    chat: ChatRequest
+    body_hash: bytes
+    retry_count: int
+    turn_id: str | None = None
+    intercepted_host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Steps that answer a call: running ones, or recorded ones that are replayed.
+
+    `clamped_max_tokens` is the limit in force where it is below what was asked."""
+
+    runs: Sequence[StepRun] = ()
+    replayed: Sequence[Node] = ()
+    clamped_max_tokens: int | None = None
+
+
+class Admission:
+    """Admits calls for one model."""
+
+    def __init__(self, model: Model, controller: Controller, policy: Policy, context_window: int) -> None:
+        self._model = model
+        self._controller = controller
+        self._policy = policy
+        self._context_window = context_window
+        self._slots = asyncio.Semaphore(2)
+
+    async def admit(self, session: Session, call: Call) -> Admitted:
+        """Start, join, resume or replay. Raises `RequestError`; the session is unchanged then."""
+        if call.retry_count > 0:
+            known = self._retry(session, call)
+            if known is not None:
+                return known
+        request = self._request(session, call.chat)
+        placement = place(self._model, session.trajectory, request, self._policy.match)
+        if placement.parent is None and len(session.trajectory.roots) >= self._policy.max_roots:
+            raise RequestError(
+                400, f"session {session.session_id!r} has {self._policy.max_roots} roots; open a new one"
+            )
+        prompt = await self._render(placement)
+        if not session.open:  # it was closed while the prompt was rendered
+            raise unavailable("the session is being closed", "session_closing")
+        return self._start(session, call, placement, prompt)
+
+    def _retry(self, session: Session, call: Call) -> Admitted | None:
+        """A client library's retry joins or resumes the step it repeats, or gets its recorded reply."""
+        running = session.running(call.body_hash)[-call.chat.n :]
+        if len(running) == call.chat.n:
+            return Admitted(runs=running)
+        finished = session.finished(call.body_hash)[-call.chat.n :]
+        if len(finished) == call.chat.n:
+            return Admitted(replayed=finished)
+        return None
+
+    def _request(self, session: Session, chat: ChatRequest) -> Request:
+        if chat.tools and not self._model.verdict.tools:
+            raise bad_field(
+                "tools",
+                [tool["function"]["name"] for tool in chat.tools],
+                "the model's chat template prints no tools",
+            )
+        try:
+            messages = normalise(chat.messages)
+        except MessageError as error:
+            raise RequestError(400, str(error), param=error.param) from error
+        return Request(
+            messages,
+            Conversation(chat.tools, chat.template_kwargs, session.clock),
+            digest(orjson.dumps(chat.tools, option=orjson.OPT_SORT_KEYS)) if chat.tools else None,
+        )
+
+    async def _render(self, placement: Placement) -> PlannedPrompt:
+        messages = placement.appended if placement.forced_boundary is None else placement.request.messages
+        try:
+            if sum(len(message.content) for message in messages) < _THREAD_FROM:
+                return render(self._model, placement)
+            async with self._slots:
+                return await asyncio.to_thread(render, self._model, placement)
+        except TemplateError as error:
+            raise RequestError(400, str(error), param="messages") from error
+
+    def _start(self, session: Session, call: Call, placement: Placement, prompt: PlannedPrompt) -> Admitted:
+        parent, chat = placement.parent, call.chat
+        inherited = parent.token_count if parent is not None and prompt.segment_reason is None else 0
+        length = inherited + len(prompt.context_ids)
+        pin = {**self._policy.sampling_pin, **session.row.sampling}
+        budget = self._budget(length, chat.max_tokens, pin.get("max_new_tokens"))
+        self._check_ids(prompt)
+        prompt_json = join_ids_json(
+            parent.take_ids_json() if parent is not None and inherited else b"", ids_to_json(prompt.context_ids)
+        )
+        runs = []
+        for sibling in range(chat.n):
+            draft = self._draft(session, call, placement, prompt, effective_sampling(chat.sampling, pin, sibling))
+            generation = Generation(
+                GenerationRequest(
+                    session_id=session.session_id,
+                    prompt_json=prompt_json,
+                    prompt_length=length,
+                    sampling=draft.sampling,
+                    max_new_tokens=budget,
+                    stop_ids=self._model.stop_ids,
+                    resumable=is_resumable(draft.sampling),
+                    streaming=chat.stream,
+                ),
+                session.new_text(draft),
+            )
+            runs.append(session.start(draft, generation, self._policy.retry_window))
+        clamped = budget if chat.max_tokens is not None and budget < chat.max_tokens else None
+        return Admitted(runs=runs, clamped_max_tokens=clamped)
+
+    def _budget(self, prompt_length: int, asked: int | None, pinned: int | None) -> int:
+        room = self._context_window - prompt_length
+        if room < 1:
+            raise context_length_exceeded(self._context_window, prompt_length, self._policy.overflow_status)
+        return min(limit for limit in (room, asked, pinned, self._policy.max_output_tokens) if limit is not None)
+
+    def _check_ids(self, prompt: PlannedPrompt) -> None:
+        """An id outside the vocabulary takes a whole SGLang server down (0.5.23)."""
+        ids = prompt.context_ids
+        if len(ids) and not (int(np.min(ids)) >= 0 and int(np.max(ids)) < self._model.codec.vocab_size):
+            raise RequestError(500, "the tokenizer made an id outside its vocabulary", kind="server_error")
+
+    def _draft(
+        self, session: Session, call: Call, placement: Placement, prompt: PlannedPrompt, sampling: dict[str, object]
+    ) -> StepDraft:
+        appended = [(digest(data), data) for data in (message.to_json() for message in placement.appended)]
+        blobs = dict(appended)
+        tools_hash = placement.request.tools_hash
+        if tools_hash is not None:
+            blobs[tools_hash] = orjson.dumps(placement.request.conversation.tools)
+        return StepDraft(
+            step_id=uuid.uuid4().hex,
+            session_id=session.session_id,
+            parent_id=placement.parent.record.step_id if placement.parent is not None else None,
+            prompt=prompt,
+            chain=placement.chain,
+            message_count=len(placement.request.messages),
+            message_hashes=tuple(key for key, _ in appended),
+            system_hash=placement.system_hash,
+            tools_hash=tools_hash,
+            blobs=blobs,
+            template_sha256=self._model.template_sha256,
+            body_hash=call.body_hash,
+            retry_count=call.retry_count,
+            sampling=sampling,
+            use_tools=call.chat.use_tools,
+            train_off_policy=self._policy.train_off_policy_sampling,
+            forgiven=placement.forgiven,
+            extra={
+                key: value
+                for key, value in {
+                    "turn_id": call.turn_id,
+                    "intercepted_host": call.intercepted_host,
+                    "ignored": list(call.chat.ignored),
+                    "protected": prompt.protected,
+                }.items()
+                if value
+            },
+        )

@@ -1,0 +1,142 @@
+"""What the trainer reads of a session: segments as JSON objects, and the live view. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from sidecar.store.protocol import SessionRow
+from sidecar.tito.records import StepRecord
+from sidecar.tito.segments import (
+    SegmentPlan,
+    finish_reason,
+    segment_arrays,
+    untrainable_steps,
+    version_spans,
+)
+from sidecar.tito.trajectory import Trajectory
+
+
+def message_keys(plan: SegmentPlan) -> list[bytes]:
+    """Blob keys that `segment_json` needs."""
+    keys = [key for node in plan.leaf.lineage() for key in node.record.message_hashes]
+    if plan.leaf.record.tools_hash is not None:
+        keys.append(plan.leaf.record.tools_hash)
+    return keys
+
+
+def segment_json(
+    row: SessionRow,
+    trajectory: Trajectory,
+    plan: SegmentPlan,
+    index: int,
+    count: int,
+    blobs: Mapping[bytes, bytes],
+    *,
+    tokenizer: str,
+) -> dict[str, Any]:
+    """One segment, as `design/tito.md` names its fields. Its arrays are plain lists of equal length."""
+    arrays = segment_arrays(plan)
+    finalization = row.finalization or {}
+    records = [node.record for node in plan.nodes]
+    leaf = plan.leaf.record
+    reasons = untrainable_steps(trajectory)
+    return {
+        "uid": f"{row.session_id}/{index}",
+        "session_id": row.session_id,
+        "trajectory_id": row.session_id,
+        "instance_id": row.instance_id,
+        "segment_index": index,
+        "segment_count": count,
+        **arrays,
+        "messages": _messages(plan, blobs),
+        "tools": orjson.loads(blobs[leaf.tools_hash]) if leaf.tools_hash is not None else None,
+        "finish_reason": finish_reason(plan),
+        "label": finalization.get("label"),
+        "reward": finalization.get("reward") if plan.is_anchor else None,
+        "timestamp": leaf.created_at,
+        "extra_info": {
+            "token_build_mode": "tito",
+            "history_thinking": "keep",
+            "is_anchor": plan.is_anchor,
+            "run_id": row.run_id,
+            "metadata": row.metadata,
+            "template_sha256": leaf.template_sha256,
+            "tokenizer": tokenizer,
+            "lineage_id": plan.leaf.lineage()[0].record.step_id,
+            "branch_from_step_id": _branch_point(plan),
+            "step_ids": [record.step_id for record in records],
+            "segment_reason": plan.reason,
+            "version_spans": version_spans(arrays["full_versions"]),
+            "context_token_count": arrays["full_loss_mask"].count(0),
+            "output_token_count": arrays["full_loss_mask"].count(1),
+            "untrainable": _untrainable(plan, trajectory, reasons),
+            "forgiven": [_forgiven(record) for record in records if record.forgiven],
+            "truncated": leaf.finish_reason == "length",
+            "mask_nonlast_version_tokens": False,
+        },
+    }
+
+
+def _messages(plan: SegmentPlan, blobs: Mapping[bytes, bytes]) -> list[dict[str, Any]]:
+    messages = []
+    for node in plan.leaf.lineage():
+        messages += [orjson.loads(blobs[key]) for key in node.record.message_hashes]
+        if node.record.reply:
+            messages.append(orjson.loads(node.record.reply))
+    return messages
+
+
+def _branch_point(plan: SegmentPlan) -> str | None:
+    """The last step that this segment shares with one before it."""
+    shared = None
+    for node in plan.nodes:
+        if len(node.children) > 1 and node is not plan.leaf:
+            shared = node.record.step_id
+    return shared if plan.reason == "branch" else None
+
+
+def _untrainable(plan: SegmentPlan, trajectory: Trajectory, reasons: Mapping[str, str]) -> list[dict[str, str]]:
+    """Untrainable steps on this path; the anchor also lists those that no segment holds."""
+    own = {node.record.step_id for node in plan.nodes}
+    listed = [node.record.step_id for node in trajectory] if plan.is_anchor else list(own)
+    return [{"step_id": step_id, "reason": reasons[step_id]} for step_id in listed if step_id in reasons]
+
+
+def _forgiven(record: StepRecord) -> dict[str, Any]:
+    return {
+        "step_id": record.step_id,
+        "differences": [
+            {"message_index": item.message_index, "field": item.field, "kind": item.kind}
+            for item in record.forgiven
+        ],
+    }
+
+
+def step_view(record: StepRecord, delivered: bool, lineage_id: str) -> dict[str, Any]:
+    """One step of the live view."""
+    return {
+        "step_id": record.step_id,
+        "parent": record.parent_id,
+        "lineage_id": lineage_id,
+        "state": record.state,
+        "delivered": delivered,
+        "finish_reason": record.finish_reason,
+        "context_tokens": len(record.context_ids),
+        "output_tokens": len(record.output_ids),
+        "versions": list(dict.fromkeys(span.version for span in record.version_spans)),
+        "sampling": record.sampling,
+        "forgiven": [
+            {"message_index": item.message_index, "field": item.field, "kind": item.kind}
+            for item in record.forgiven
+        ],
+        "break_reason": None
+        if record.break_reason is None
+        else {
+            "segment_reason": record.break_reason.segment_reason,
+            "message_index": record.break_reason.message_index,
+            "field": record.break_reason.field,
+        },
+    }

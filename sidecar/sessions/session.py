@@ -1,0 +1,157 @@
+"""One session in memory: its row, its trajectory, and the steps that run. One event loop; calls never wait for
+each other's generation.
+
+The trajectory holds final steps only, and only those that the store has: a request that fails changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime
+
+from sidecar.generation.controller import Controller
+from sidecar.generation.generation import Generation
+from sidecar.sessions.draft import StepDraft
+from sidecar.sessions.step_run import StepAborted, StepRun
+from sidecar.store.protocol import SessionRow, Store, StoredSession
+from sidecar.tito.model import Model
+from sidecar.tito.records import StepRecord
+from sidecar.tito.reply_text import ReplyText
+from sidecar.tito.trajectory import Node, Trajectory
+
+
+class Session:
+    """A session's live state. Made by the registry, from the store's row and steps."""
+
+    def __init__(self, stored: StoredSession, store: Store, controller: Controller, model: Model) -> None:
+        self.row: SessionRow = stored.row
+        self.trajectory = Trajectory()
+        self.runs: dict[str, StepRun] = {}
+        """Steps that run or wait for a retry, by step id."""
+        self.lock = asyncio.Lock()
+        """Held while the session is finalized or discarded."""
+        self.closing = False
+        """A finalize or discard is under way: no new calls."""
+        self._store = store
+        self._controller = controller
+        self._model = model
+        self._next_sequence = 0
+        self._interrupted: list[StepRecord] = []
+        for record in stored.steps:
+            self._restore(record)
+
+    def _restore(self, record: StepRecord) -> None:
+        if record.state == "detached":
+            self._interrupted.append(record)  # the process that waited for its retry is gone
+            return
+        if record.sequence is not None:
+            self._next_sequence = max(self._next_sequence, record.sequence + 1)
+        self.trajectory.add(record)
+
+    async def settle_interrupted(self) -> None:
+        """Record steps that were detached when the last process ended as aborted."""
+        while self._interrupted:
+            record = self._interrupted.pop()
+            record.state = "aborted"
+            await self._append(record, {})
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self.row.session_id
+
+    @property
+    def clock(self) -> datetime:
+        """What the template sees as now: the same for all of the session's requests."""
+        return datetime.fromtimestamp(self.row.created_at)
+
+    @property
+    def open(self) -> bool:
+        """New calls are welcome."""
+        return self.row.state == "open" and not self.closing
+
+    def running(self, body_hash: bytes) -> list[StepRun]:
+        """Steps with that request body that run or wait for a retry, oldest first."""
+        return [run for run in self.runs.values() if run.draft.body_hash == body_hash]
+
+    def finished(self, body_hash: bytes) -> list[Node]:
+        """Committed steps with that request body that no retry superseded, oldest first."""
+        return [
+            node
+            for node in self.trajectory
+            if node.record.body_hash == body_hash
+            and node.record.state == "committed"
+            and node.record.superseded_by is None
+        ]
+
+    def start(self, draft: StepDraft, generation: Generation, retry_window: float) -> StepRun:
+        """Run a step."""
+        run = StepRun(self, draft, generation, retry_window)
+        self.runs[draft.step_id] = run
+        return run
+
+    def new_text(self, draft: StepDraft) -> ReplyText:
+        """A fresh pipeline for a step's reply."""
+        return self._model.reply_text(
+            draft.prompt.tail,
+            draft.use_tools,
+            draft.sampling.get("stop") or (),
+            lambda n: f"call_{draft.step_id}_{n}",
+        )
+
+    async def generate(self, generation: Generation, draft: StepDraft) -> None:
+        """See `StepOwner`."""
+        await self._controller.run(generation, lambda: self.new_text(draft))
+
+    async def commit(self, run: StepRun, record: StepRecord) -> None:
+        """See `StepOwner`. An aborted step that a marked retry has replaced already says so."""
+        await self._append(record, run.draft.blobs)
+        if record.state == "committed" and record.retry_count:
+            await self._supersede_aborted(record)
+
+    async def _append(self, record: StepRecord, blobs: Mapping[bytes, bytes]) -> None:
+        if self.row.state == "discarded":
+            raise StepAborted("its session was discarded")
+        record.sequence = self._next_sequence
+        self._next_sequence += 1
+        await self._store.save_step(record, blobs)
+        self.trajectory.add(record)
+
+    async def _supersede_aborted(self, record: StepRecord) -> None:
+        for node in self.trajectory:
+            earlier = node.record
+            if earlier.body_hash == record.body_hash and earlier.state == "aborted" and not earlier.superseded_by:
+                earlier.superseded_by = record.step_id
+                await self._store.save_step(earlier, {})
+
+    async def store_detached(self, record: StepRecord) -> None:
+        """See `StepOwner`."""
+        if self.row.state != "discarded":
+            await self._store.save_step(record, self.runs[record.step_id].draft.blobs)
+
+    def retire(self, run: StepRun) -> None:
+        """See `StepOwner`."""
+        self.runs.pop(run.step_id, None)
+
+    def mark_delivered(self, step_id: str) -> None:
+        """The agent has the whole reply."""
+        node = self.trajectory.get(step_id)
+        if node is not None and not node.record.delivered:
+            node.record.delivered = True
+            self._store.mark_delivered(self.session_id, step_id)
+
+    async def quiet(self, timeout: float) -> list[str]:
+        """Wait for calls in flight, then abort the rest; the ids of the aborted steps."""
+        deadline = asyncio.get_running_loop().time() + timeout
+        for run in [run for run in self.runs.values() if run.detached]:
+            run.abort("its session is closed")
+        pending = {run.task for run in self.runs.values()}
+        if pending:
+            await asyncio.wait(pending, timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
+        late = list(self.runs.values())
+        for run in late:
+            run.abort("its session is closed")
+        if late:
+            await asyncio.wait([run.task for run in late])
+        return [node.record.step_id for node in self.trajectory if node.record.state == "aborted"]

@@ -1,0 +1,227 @@
+"""A step while it runs: a task of its session that generates, commits, and alone decides when it is done.
+
+HTTP handlers only follow. When the last one leaves, the engine's call is aborted and the step is *detached*: it
+waits for a marked retry (`resume`) and otherwise ends as aborted. Nothing reaches the trajectory before the store
+has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from adapters.models.reply import Delta, Reply, join
+from sidecar.generation.generation import Generation
+from sidecar.sessions.draft import StepDraft
+from sidecar.tito.records import StepRecord
+
+log = logging.getLogger(__name__)
+
+
+class StepAborted(Exception):  # noqa: N818 - what happened to the step
+    """The session was finalized or discarded while the step ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """A committed step, as the agent is told of it."""
+
+    step_id: str
+    reply: Reply
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    record: StepRecord
+
+
+class StepOwner(Protocol):
+    """What a run needs of its session."""
+
+    async def generate(self, generation: Generation, draft: StepDraft) -> None:
+        """Fill the generation; may raise engine errors."""
+
+    async def commit(self, run: StepRun, record: StepRecord) -> None:
+        """Store the final step, then add it to the trajectory."""
+
+    async def store_detached(self, record: StepRecord) -> None:
+        """Store a step that waits for its retry."""
+
+    def retire(self, run: StepRun) -> None:
+        """The run is over: forget it."""
+
+
+class StepRun:
+    """One running step. `retry_window` is how many seconds a detached step waits for its retry."""
+
+    def __init__(self, owner: StepOwner, draft: StepDraft, generation: Generation, retry_window: float) -> None:
+        self.draft = draft
+        self.generation = generation
+        self.result: StepResult | None = None
+        self.failure: BaseException | None = None
+        self.detached = False
+        self._owner = owner
+        self._retry_window = retry_window
+        self._readers = 0
+        self._abort_reason: str | None = None
+        self._resumed = asyncio.Event()
+        self._engine: asyncio.Task[None] | None = None
+        self._done = asyncio.Event()
+        self.task = asyncio.get_running_loop().create_task(self._run(), name=f"step {draft.step_id}")
+
+    @property
+    def step_id(self) -> str:
+        """Drawn at admission; it is in the reply's headers."""
+        return self.draft.step_id
+
+    @property
+    def over(self) -> bool:
+        """Committed, aborted or failed."""
+        return self._done.is_set()
+
+    def subscribe(self, wake: asyncio.Event) -> StepReader:
+        """Follow this step: `wake` is set when there is something to read. A detached step goes on."""
+        self._readers += 1
+        self.generation.listeners.add(wake)
+        if self.detached:
+            self.detached = False
+            self._resumed.set()
+        return StepReader(self, wake)
+
+    def leave(self) -> None:
+        """A reader left; with the last one the engine's call is aborted and the step detached."""
+        self._readers -= 1
+        if self._readers == 0 and not self.over and not self.detached:
+            self.detached = True
+            self._resumed.clear()
+            if self._engine is not None:
+                self._engine.cancel()
+
+    def abort(self, reason: str) -> None:
+        """End the step for good (its session is being closed); it is recorded as aborted."""
+        if self._abort_reason is None and not self.over:
+            self._abort_reason = reason
+            self._resumed.set()
+            if self._engine is not None:
+                self._engine.cancel()
+
+    async def wait(self) -> StepResult:
+        """The committed step. Raises what ended it otherwise."""
+        await self._done.wait()
+        if self.failure is not None:
+            raise self.failure
+        assert self.result is not None
+        return self.result
+
+    async def _run(self) -> None:
+        try:
+            await self._generate_until_done()
+        except BaseException as error:
+            self.failure = error
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            if not isinstance(error, StepAborted):
+                log.info("step failed: session_id=%s step_id=%s: %s", self.draft.session_id, self.step_id, error)
+        finally:
+            self._owner.retire(self)
+            self._done.set()
+            self.generation.notify()
+
+    async def _generate_until_done(self) -> None:
+        while True:
+            await self._call_engine()
+            if self.generation.finish is not None:
+                await self._commit_finished()
+                return
+            if self._abort_reason is not None:
+                await self._commit_aborted(self._abort_reason)
+            await self._wait_for_retry()
+
+    async def _call_engine(self) -> None:
+        """Generate; returns early if the last subscriber left or the step was aborted."""
+        if self.detached or self._abort_reason is not None:
+            return
+        self._engine = asyncio.get_running_loop().create_task(self._owner.generate(self.generation, self.draft))
+        try:
+            await self._engine
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise  # the process is going down; else only the engine's call was cancelled
+        finally:
+            self._engine = None
+
+    async def _wait_for_retry(self) -> None:
+        record = self.draft.record(self.generation, state="detached", reply=None)
+        await self._owner.store_detached(record)
+        try:
+            async with asyncio.timeout(self._retry_window):
+                await self._resumed.wait()
+        except TimeoutError:
+            await self._commit_aborted("no retry came")
+
+    async def _commit_aborted(self, reason: str) -> None:
+        record = self.draft.record(self.generation, state="aborted", reply=None)
+        await self._owner.commit(self, record)
+        raise StepAborted(reason)
+
+    async def _commit_finished(self) -> None:
+        generation = self.generation
+        generation.read_text()
+        generation.text.finish()
+        reply = join(generation.text.deltas)
+        record = self.draft.record(generation, state="committed", reply=reply)
+        record.created_at = time.time()
+        await self._owner.commit(self, record)
+        self.result = StepResult(
+            step_id=self.step_id,
+            reply=reply,
+            finish_reason=record.finish_reason,
+            prompt_tokens=generation.request.prompt_length,
+            completion_tokens=len(generation.output_ids),
+            record=record,
+        )
+
+
+class StepReader:
+    """One follower of a step. Text is made from the ids when somebody reads, so a slow agent holds up nobody."""
+
+    def __init__(self, run: StepRun, wake: asyncio.Event) -> None:
+        self.run = run
+        self._wake = wake
+        self._shown = 0
+        self._closed = False
+
+    @property
+    def result(self) -> StepResult | None:
+        """The committed step; None while it runs. Raises what ended it otherwise."""
+        if self.run.failure is not None:
+            raise self.run.failure
+        return self.run.result
+
+    def read(self) -> list[Delta]:
+        """What the agent may see and was not given yet.
+
+        A step that may have to start over shows nothing before it is complete: bytes cannot be taken back."""
+        generation = self.run.generation
+        if not self.run.over:
+            if not generation.request.resumable:
+                return []
+            generation.read_text()
+        new = generation.text.deltas[self._shown :]
+        self._shown += len(new)
+        return new
+
+    @property
+    def sampled(self) -> bool:
+        """The engine has sampled at least one token, so that headers may leave."""
+        return bool(self.run.generation.output_ids)
+
+    def close(self) -> None:
+        """Stop following; idempotent."""
+        if not self._closed:
+            self._closed = True
+            self.run.generation.listeners.discard(self._wake)
+            self.run.leave()

@@ -1,0 +1,109 @@
+"""What the sidecar asks of its store: one Protocol, implemented once over SQL.
+
+Every awaited write is durable when it returns (SQLite WAL with `synchronous=FULL`). Writes of one process are
+grouped into transactions by one writer; callers of one event loop may call concurrently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from sidecar.tito.records import StepRecord
+
+SessionState = Literal["open", "finalized", "discarded"]
+
+
+class StoreError(Exception):
+    """The store could not do what was asked; nothing was half-written. The message says what to look at."""
+
+
+class StoreBusy(StoreError):  # noqa: N818 - it is a state, and the caller answers 503 to it
+    """The bounded write queue is full: the caller answers 503 and the agent's library tries again."""
+
+
+class StoreVersionError(StoreError):
+    """The database was written by a newer, incompatible version of this program."""
+
+
+@dataclass(slots=True)
+class SessionRow:
+    """One session. `finalization` holds the first reply to `/session/finalize`, label and reward included."""
+
+    session_id: str
+    instance_id: str | None
+    run_id: str | None
+    metadata: dict[str, Any]
+    sampling: dict[str, Any]
+    """The session's sampling pin, as given to `/session/open`."""
+    state: SessionState
+    created_at: float
+    """Unix seconds; also what a template's clock is pinned to."""
+    updated_at: float
+    finalization: dict[str, Any] | None = None
+    drained_at: float | None = None
+
+
+@dataclass(slots=True)
+class StoredSession:
+    """A session with its steps in order of commit (steps without a sequence number last, by creation)."""
+
+    row: SessionRow
+    steps: list[StepRecord] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRow:
+    """A pause that outlives the process. `lease_expires_at` in Unix seconds."""
+
+    pause_id: str
+    scope: str
+    mode: str
+    reason: str | None
+    lease_expires_at: float
+
+
+class Store(Protocol):
+    """All methods may raise `StoreError`; a call that raised wrote nothing."""
+
+    async def start(self) -> None:
+        """Open or create the database and upgrade its schema. Raises `StoreVersionError` on a newer one."""
+
+    async def close(self) -> None:
+        """Write what is queued, then close."""
+
+    def failure(self) -> str | None:
+        """Why the store cannot write at present, or None."""
+
+    async def save_session(self, row: SessionRow) -> None:
+        """Insert or replace a session's row."""
+
+    async def load_session(self, session_id: str) -> StoredSession | None:
+        """The session with all its steps, or None for an id never seen."""
+
+    async def save_step(self, step: StepRecord, blobs: Mapping[bytes, bytes]) -> None:
+        """Insert a step or replace the one with its `step_id`, and the blobs (key -> bytes) it refers to.
+
+        A blob is kept once per session, whichever step brings it first."""
+
+    def mark_delivered(self, session_id: str, step_id: str) -> None:
+        """Set `delivered` in a later group commit; never blocks and never fails the caller."""
+
+    async def discard_session(self, row: SessionRow) -> int:
+        """Save `row` as a tombstone and delete the session's steps and blobs; the number of steps deleted."""
+
+    async def read_blobs(self, session_id: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The blobs of a session by key. Raises `StoreError` if one is missing."""
+
+    async def save_pause(self, pause: PauseRow) -> None:
+        """Insert or replace a pause."""
+
+    async def delete_pauses(self, pause_ids: Sequence[str]) -> None:
+        """Forget pauses; unknown ids are ignored."""
+
+    async def list_pauses(self) -> list[PauseRow]:
+        """All pauses, expired ones included."""
+
+    async def counts(self) -> dict[str, int]:
+        """`{"sessions": n, "steps": n}` for views and `/trajectory/stats`."""

@@ -1,0 +1,110 @@
+"""The tables of the store: what is kept, under which keys, and which version of the layout this is.
+
+Promise: one definition for every SQL database; only portable types. Arrays are little-endian int32 or float32
+blobs, structured values are JSON text, times are Unix seconds. Data only, shared freely between tasks.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+SCHEMA_MAJOR = 1
+"""Raised when an older program could no longer read or write the tables."""
+
+SCHEMA_MINOR = 0
+"""Raised when something was added that an older program may ignore."""
+
+VERSION_KEY = "schema_version"
+PROBE_KEY = "probe"
+
+metadata = MetaData()
+
+meta = Table(
+    "meta",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+session = Table(
+    "session",
+    metadata,
+    Column("session_id", Text, primary_key=True),
+    Column("instance_id", Text),
+    Column("run_id", Text),
+    Column("metadata", Text, nullable=False),
+    Column("sampling", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Column("finalization", Text),
+    Column("drained_at", Double),
+)
+
+# A step without its session could never be loaded, so the foreign key refuses it instead of losing it.
+# Short columns come first: SQLite then finds them, and changes `delivered`, without the pages of the arrays.
+step = Table(
+    "step",
+    metadata,
+    Column("session_id", Text, ForeignKey("session.session_id"), primary_key=True),
+    Column("step_id", Text, primary_key=True),
+    Column("sequence", Integer),
+    Column("parent_id", Text),
+    Column("segment_reason", Text),
+    Column("state", Text, nullable=False),
+    Column("delivered", Boolean, nullable=False),
+    Column("finish_reason", Text, nullable=False),
+    Column("stop_id", Integer),
+    Column("message_count", Integer, nullable=False),
+    Column("retry_count", Integer, nullable=False),
+    Column("untrainable", Text),
+    Column("superseded_by", Text),
+    Column("created_at", Double, nullable=False),
+    Column("chain", LargeBinary, nullable=False),
+    Column("exact_chain", LargeBinary, nullable=False),
+    Column("system_hash", LargeBinary, nullable=False),
+    Column("tools_hash", LargeBinary),
+    Column("body_hash", LargeBinary, nullable=False),
+    Column("template_sha256", Text, nullable=False),
+    Column("version_spans", Text, nullable=False),
+    Column("sampling", Text, nullable=False),
+    Column("forgiven", Text, nullable=False),
+    Column("break_reason", Text),
+    Column("extra", Text, nullable=False),
+    Column("message_hashes", LargeBinary, nullable=False),
+    Column("reply", LargeBinary, nullable=False),
+    Column("context_ids", LargeBinary, nullable=False),
+    Column("output_ids", LargeBinary, nullable=False),
+    Column("output_logprobs", LargeBinary, nullable=False),
+    # NULLs are distinct in SQLite and PostgreSQL: any number of steps may be without a sequence number.
+    UniqueConstraint("session_id", "sequence", name="step_sequence"),
+)
+
+blob = Table(
+    "blob",
+    metadata,
+    Column("session_id", Text, ForeignKey("session.session_id"), primary_key=True),
+    Column("key", LargeBinary, primary_key=True),
+    Column("data", LargeBinary, nullable=False),
+)
+
+pause = Table(
+    "pause",
+    metadata,
+    Column("pause_id", Text, primary_key=True),
+    Column("scope", Text, nullable=False),
+    Column("mode", Text, nullable=False),
+    Column("reason", Text),
+    Column("lease_expires_at", Double, nullable=False),
+)

@@ -1,0 +1,64 @@
+"""Creates the tables, or checks that those found are ours to use; and the trial write.
+
+Promise: a database of a newer major version, or of another program, is left untouched. Runs inside the caller's
+transactions on the writer's connection.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, insert, inspect, select
+
+from sidecar.store import schema
+from sidecar.store.protocol import StoreError, StoreVersionError
+from sidecar.store.writes import insert_or_replace
+
+_PROBE_CHARACTERS = 65536
+"""Large enough to need new pages, for which a full disk has no room."""
+
+
+def create_or_check(connection: Connection) -> None:
+    """Create the tables in an empty database, else check its version.
+
+    Raises `StoreVersionError` on a newer major version, `StoreError` on a database that is not ours. A newer
+    minor version is fine: it only adds what this program may ignore."""
+    names = set(inspect(connection).get_table_names())
+    if schema.meta.name in names:
+        _check(connection)
+    elif names:
+        raise StoreError(
+            f"store {connection.engine.url.database} holds tables of another program "
+            f"({', '.join(sorted(names)[:3])}); give a path of its own"
+        )
+    else:
+        schema.metadata.create_all(connection)
+        version = f"{schema.SCHEMA_MAJOR}.{schema.SCHEMA_MINOR}"
+        connection.execute(insert(schema.meta).values(key=schema.VERSION_KEY, value=version))
+
+
+def write_probe(connection: Connection) -> None:
+    """Write a row that takes room. Committed before `delete_probe`: one transaction of both writes nothing."""
+    row = {"key": schema.PROBE_KEY, "value": "." * _PROBE_CHARACTERS}
+    connection.execute(insert_or_replace(connection.dialect.name, schema.meta), row)
+
+
+def delete_probe(connection: Connection) -> None:
+    """Delete the row of `write_probe`."""
+    connection.execute(schema.meta.delete().where(schema.meta.c.key == schema.PROBE_KEY))
+
+
+def _check(connection: Connection) -> None:
+    place = f"store {connection.engine.url.database}"
+    found = connection.execute(
+        select(schema.meta.c.value).where(schema.meta.c.key == schema.VERSION_KEY)
+    ).scalar_one_or_none()
+    major, _, minor = (found or "").partition(".")
+    if not (major.isdecimal() and minor.isdecimal()):
+        raise StoreError(f"{place} has no readable schema version ({found!r}); give another path")
+    ours = f"{schema.SCHEMA_MAJOR}.{schema.SCHEMA_MINOR}"
+    if int(major) > schema.SCHEMA_MAJOR:
+        raise StoreVersionError(
+            f"{place} has schema version {found}, this program knows {ours}; upgrade tito-sidecar, "
+            "or give another path"
+        )
+    if int(major) < schema.SCHEMA_MAJOR:
+        raise StoreError(f"{place} has schema version {found}, which this program ({ours}) cannot upgrade")

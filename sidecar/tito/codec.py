@@ -1,0 +1,104 @@
+"""Text to ids and back, by the model's own tokenizer. Immutable after construction, usable from any thread.
+
+Control-token spellings inside user or tool content must not become control tokens. `protect` puts a private-use
+character in the place of each spelling before rendering; `encode` puts the spelling back and encodes it with a
+copy of the tokenizer that knows no added tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from sidecar.tito.records import Ids
+
+_BATCH_FROM = 8192
+"""Characters from which `encode_batch_fast` is used: it releases the GIL while it works."""
+
+_PROTECTED = "[\U000f0000-\U000f0fff]"
+_FIRST_PROTECTED = 0xF0000
+_MOST_PROTECTED = 0x1000
+
+
+class Protection:
+    """The spellings taken out of one request's contents; one object per rendering."""
+
+    def __init__(self) -> None:
+        self._characters: dict[str, str] = {}
+        self.count = 0
+        """Occurrences replaced."""
+
+    def character(self, spelling: str) -> str:
+        """The private-use character that stands for `spelling` in this rendering."""
+        self.count += 1
+        known = self._characters.get(spelling)
+        if known is None:
+            if len(self._characters) == _MOST_PROTECTED:
+                raise ValueError(f"more than {_MOST_PROTECTED} different control spellings in one request")
+            known = self._characters[spelling] = chr(_FIRST_PROTECTED + len(self._characters))
+        return known
+
+    def restore(self, text: str) -> str:
+        """`text` with every private-use character of ours replaced by its spelling."""
+        spellings = {character: spelling for spelling, character in self._characters.items()}
+        return re.sub(_PROTECTED, lambda match: spellings[match.group()], text)
+
+
+class Codec:
+    """`vocab_size` bounds the ids an engine accepts; `control` maps each added token's id to its spelling."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        added = tokenizer.get_added_tokens_decoder()
+        self.control: dict[int, str] = {index: token.content for index, token in added.items()}
+        self.special: frozenset[int] = frozenset(index for index, token in added.items() if token.special)
+        self.vocab_size = max([tokenizer.get_vocab_size() - 1, *added]) + 1
+        self._ids = {spelling: index for index, spelling in self.control.items()}
+        self._tokenizer = tokenizer
+        description = json.loads(tokenizer.to_str())
+        description["added_tokens"] = []
+        self._plain = Tokenizer.from_str(json.dumps(description))
+        spellings = sorted(map(re.escape, self._ids), key=len, reverse=True)
+        # Our own private-use characters are protected too, so that content cannot forge a placeholder.
+        self._protect = re.compile("|".join([*spellings, _PROTECTED]))
+        self._boundary = re.compile(f"({'|'.join(spellings)})") if spellings else None
+
+    def token_id(self, spelling: str) -> int | None:
+        """Id of the added token spelled so, or of a vocabulary entry of that name; None if there is none."""
+        found = self._ids.get(spelling)
+        return found if found is not None else self._tokenizer.token_to_id(spelling)
+
+    def protect(self, content: str, protection: Protection) -> str:
+        """`content` with placeholders in the place of control-token spellings."""
+        return self._protect.sub(lambda match: protection.character(match.group()), content)
+
+    def encode(self, text: str, protection: Protection | None = None) -> Ids:
+        """Ids of rendered text, shape [n]; never adds BOS or EOS. Placeholders become ordinary text."""
+        if protection is None or not protection.count or self._boundary is None:
+            return self._encode(self._tokenizer, text)
+        pieces: list[Ids] = []
+        run = ""  # text between protected pieces is encoded as one, as it would be without any of them
+        for piece in self._boundary.split(text):
+            if not re.search(_PROTECTED, piece):
+                run += piece
+                continue
+            pieces.append(self._encode(self._tokenizer, run))
+            pieces.append(self._encode(self._plain, protection.restore(piece)))
+            run = ""
+        pieces.append(self._encode(self._tokenizer, run))
+        return np.concatenate(pieces)
+
+    @staticmethod
+    def _encode(tokenizer: Tokenizer, text: str) -> Ids:
+        if len(text) >= _BATCH_FROM:
+            encoding = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
+        else:
+            encoding = tokenizer.encode(text, add_special_tokens=False)
+        return np.asarray(encoding.ids, dtype=np.int32)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, control tokens included; bytes that are no UTF-8 become U+FFFD."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))

@@ -1,0 +1,184 @@
+"""What to append after a step: the sentinel delta, and the full prompt of a new root. Pure, no shared state.
+
+    rendered once:   [system] [user "u"] [the step's reply, its text replaced by SENTINEL] [appended messages]
+    printed:         <|im_start|>assistant\\nSENTINEL<|im_end|>\\n<|im_start|>user\\n...<|im_start|>assistant\\n
+    the delta:                                                 \\n<|im_start|>user\\n...<|im_start|>assistant\\n
+
+The text after the sentinel's stop token is what the template prints after any reply, so the ids of the reply
+itself are never rendered again. Over 365 public tool templates this was exact on 353, and detectably not on
+the rest (measured 2026-11, `selftest.py` is that detection).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sidecar.tito.chat_template import ChatTemplate
+from sidecar.tito.codec import Codec, Protection
+from sidecar.tito.errors import DeltaError, TemplateError
+from sidecar.tito.messages import Call, Message
+from sidecar.tito.records import Ids
+
+SENTINEL = "⟦tito:5f1c9e⟧"
+_PROTECTED_ROLES = ("user", "tool")
+_TAIL = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a template is given besides the messages. `clock` is fixed for the life of a session."""
+
+    tools: Sequence[dict[str, Any]] | None
+    template_kwargs: Mapping[str, Any]
+    clock: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Ids ready to be sent, shape [n], and the end of their text, which tells whether reasoning is open."""
+
+    ids: Ids
+    tail: str
+    protected: int
+    """Control-token spellings in contents that were encoded as ordinary text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Ids to append after `close_id`, the stop token that the template prints at the end of the reply."""
+
+    ids: Ids
+    tail: str
+    close_id: int
+    protected: int
+
+
+class PromptBuilder:
+    """Renders and encodes for one model. `stop_ids` are the ids at which the engine stops by itself."""
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        codec: Codec,
+        stop_ids: frozenset[int],
+        *,
+        protect_content: bool = True,
+    ) -> None:
+        self.template = template
+        self.codec = codec
+        self._stops = {codec.decode([index]): index for index in sorted(stop_ids)}
+        self._protect_content = protect_content
+
+    def full(self, messages: Sequence[Message], conversation: Conversation) -> Prompt:
+        """The whole conversation with the generation prompt. Raises `TemplateError`."""
+        protection = Protection()
+        text = self.template.render(
+            self._protected(messages, protection),
+            conversation.tools,
+            conversation.template_kwargs,
+            conversation.clock,
+        )
+        return Prompt(self.codec.encode(text, protection), text[-_TAIL:], protection.count)
+
+    def delta(
+        self,
+        history: Sequence[Message],
+        reply: Message,
+        appended: Sequence[Message],
+        conversation: Conversation,
+    ) -> Delta:
+        """Ids between a step's reply and the next generation.
+
+        `history` is what stands before the reply in the sentinel's rendering: `short_history` of a request for
+        templates whose output depends on nothing else, the full history for stateful ones. Raises `DeltaError`
+        if the template prints no sentinel or no stop token after it, `TemplateError` if it raises.
+        """
+        protection = Protection()
+        protected = self._protected(appended, protection)
+        text = self._after_sentinel(history, reply, protected, conversation)
+        close, position = self._first_stop(text)
+        rest = text[position + len(close) :]
+        return Delta(
+            ids=self.codec.encode(rest, protection),
+            tail=rest[-_TAIL:],
+            close_id=self._stops[close],
+            protected=protection.count,
+        )
+
+    def _after_sentinel(
+        self,
+        history: Sequence[Message],
+        reply: Message,
+        appended: Sequence[Message],
+        conversation: Conversation,
+    ) -> str:
+        """The text behind the last sentinel, with the first placement of it that the template prints."""
+        failure: TemplateError | None = None
+        for candidate in _placements(reply):
+            try:
+                text = self.template.render(
+                    [*history, candidate, *appended],
+                    conversation.tools,
+                    conversation.template_kwargs,
+                    conversation.clock,
+                )
+            except TemplateError as error:
+                failure = failure or error
+                continue
+            position = text.rfind(SENTINEL)
+            if position >= 0:
+                return text[position + len(SENTINEL) :]
+        if failure is not None:
+            raise failure
+        raise DeltaError("the chat template prints nothing of the assistant's last message")
+
+    def _first_stop(self, text: str) -> tuple[str, int]:
+        found = [(text.find(stop), stop) for stop in self._stops]
+        printed = [(position, stop) for position, stop in found if position >= 0]
+        if not printed:
+            stops = ", ".join(map(repr, self._stops))
+            raise DeltaError(f"the chat template prints none of the stop tokens {stops} after a reply")
+        position, stop = min(printed, key=lambda entry: (entry[0], -len(entry[1])))
+        return stop, position
+
+    def _protected(self, messages: Sequence[Message], protection: Protection) -> list[Message]:
+        if not self._protect_content:
+            return list(messages)
+        return [
+            replace(message, content=self.codec.protect(message.content, protection))
+            if message.role in _PROTECTED_ROLES
+            else message
+            for message in messages
+        ]
+
+
+def short_history(messages: Sequence[Message]) -> list[Message]:
+    """The least that has to stand before a reply: the system message, and a user's turn that it answers."""
+    system = [message for message in messages[:1] if message.role == "system"]
+    return [*system, Message(role="user", content="u")]
+
+
+def _placements(reply: Message) -> list[Message]:
+    """The reply with its text replaced by the sentinel, in the order in which placements are tried.
+
+    With tool calls the sentinel goes into the last call's arguments and nowhere else: Gemma 4 prints a call
+    turn's text after the tool responses. gpt-oss prints only the first of parallel calls; SmolLM3, Phi-4 and
+    Olmo 3 print no calls at all.
+    """
+    bare = replace(reply, content="", reasoning=None)
+    in_content = replace(bare, content=SENTINEL)
+    if not reply.calls:
+        return [in_content]
+    return [
+        replace(bare, calls=(*reply.calls[:-1], _sentinel_call(reply.calls[-1]))),
+        replace(bare, calls=(_sentinel_call(reply.calls[0]), *reply.calls[1:])),
+        in_content,
+    ]
+
+
+def _sentinel_call(call: Call) -> Call:
+    parsed = {"value": SENTINEL}
+    return replace(call, parsed=parsed, arguments=f'{{"value": "{SENTINEL}"}}')

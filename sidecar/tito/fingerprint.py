@@ -1,0 +1,110 @@
+"""Canonical fingerprints of messages, chained over a history. Pure functions.
+
+Two fingerprints per message: the *lenient* one ignores what clients are known to lose or rewrite on replay
+(reasoning, argument key order and spacing, punctuation of call ids, trailing white space); the *exact* one
+ignores nothing. Equal chain hashes mean equal histories under that reading.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from sidecar.tito.messages import Call, Message, bare_id
+from sidecar.tito.records import Forgiven
+
+DIGEST_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Hash of a history (16 bytes each), under both readings."""
+
+    lenient: bytes
+    exact: bytes
+
+
+def digest(data: bytes) -> bytes:
+    """16-byte BLAKE2b of `data`."""
+    return hashlib.blake2b(data, digest_size=DIGEST_SIZE).digest()
+
+
+def start_chain(template_kwargs: Mapping[str, Any]) -> Chain:
+    """The chain before the first message; what is passed to the template is part of every history."""
+    root = digest(orjson.dumps(dict(template_kwargs), option=orjson.OPT_SORT_KEYS))
+    return Chain(lenient=root, exact=root)
+
+
+def extend_chain(chain: Chain, message: Message) -> Chain:
+    """The chain after one more message."""
+    return Chain(
+        lenient=digest(chain.lenient + lenient_form(message)),
+        exact=digest(chain.exact + exact_form(message)),
+    )
+
+
+def chain_of(template_kwargs: Mapping[str, Any], messages: Iterable[Message]) -> list[Chain]:
+    """Chains of every prefix of a history: entry `i` is the chain after `i` messages."""
+    chains = [start_chain(template_kwargs)]
+    for message in messages:
+        chains.append(extend_chain(chains[-1], message))
+    return chains
+
+
+def lenient_form(message: Message) -> bytes:
+    """What has to be equal for two messages to be the same message in two tellings."""
+    return orjson.dumps(
+        [
+            message.role,
+            message.content.rstrip(),
+            [[bare_id(call.id), call.name, canonical_arguments(call)] for call in message.calls],
+            bare_id(message.call_id or ""),
+        ]
+    )
+
+
+def exact_form(message: Message) -> bytes:
+    """Every field as it came."""
+    return orjson.dumps(
+        [
+            message.role,
+            message.content,
+            message.reasoning,
+            [[call.id, call.name, call.arguments] for call in message.calls],
+            message.call_id,
+            message.name,
+        ]
+    )
+
+
+def canonical_arguments(call: Call) -> str:
+    """Arguments with sorted keys and no spacing: `1` and `1.0` stay different, and so does what is no JSON object
+    or has duplicate keys (compared as its raw text)."""
+    if call.parsed is None:
+        return call.arguments
+    try:
+        return orjson.dumps(call.parsed, option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError:  # an integer beyond 64 bits
+        return call.arguments
+
+
+def forgiven_differences(stored: Message, replayed: Message, message_index: int) -> tuple[Forgiven, ...]:
+    """What lenient matching let pass between a stored message and its replay, for the audit."""
+    found: list[tuple[str, str]] = []
+    if stored.reasoning != replayed.reasoning:
+        kind = "missing" if replayed.reasoning is None else "changed"
+        found.append(("reasoning_content", kind))
+    if stored.content != replayed.content:
+        found.append(("content", "trailing_whitespace"))
+    for position, (mine, theirs) in enumerate(zip(stored.calls, replayed.calls, strict=True)):
+        if mine.arguments != theirs.arguments:
+            found.append((f"tool_calls[{position}].function.arguments", "spelling"))
+        if mine.id != theirs.id:
+            found.append((f"tool_calls[{position}].id", "punctuation"))
+    if stored.name != replayed.name:
+        found.append(("name", "changed"))
+    return tuple(Forgiven(message_index, name, kind) for name, kind in found)

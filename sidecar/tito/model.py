@@ -1,0 +1,101 @@
+"""Everything the sidecar knows of the served model, made once at start-up from plain text. Immutable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+
+from adapters.models.family import ModelFamily
+from adapters.models.marks import Marks
+from adapters.models.parser import ReplyParser
+from adapters.models.registry import find_family
+from sidecar.tito.chat_template import ChatTemplate
+from sidecar.tito.codec import Codec
+from sidecar.tito.delta import PromptBuilder
+from sidecar.tito.errors import UnstableTemplate
+from sidecar.tito.reply_text import Detokenizer, ReplyText
+from sidecar.tito.selftest import Verdict, check_template
+
+
+@dataclass(frozen=True, slots=True)
+class ModelText:
+    """A model's tokenizer and template as read from files; see `sidecar.model_files`."""
+
+    name: str
+    tokenizer: Tokenizer
+    chat_template: str
+    special_tokens: Mapping[str, str]
+    """`bos_token`, `eos_token`, ... as templates print them."""
+    stop_ids: frozenset[int]
+    """From the generation config; the tokenizer's `eos_token` is added by `build_model`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The served model's text side."""
+
+    name: str
+    family: ModelFamily
+    codec: Codec
+    marks: Marks
+    builder: PromptBuilder
+    stop_ids: frozenset[int]
+    verdict: Verdict
+
+    @property
+    def template_sha256(self) -> str:
+        """Hash of the template's text."""
+        return self.builder.template.sha256
+
+    def reasoning_open(self, tail: str) -> bool:
+        """Whether a prompt that ends in `tail` has opened the reasoning block for the model."""
+        if self.family.reasoning is None:
+            return False
+        opened = tail.rfind(self.family.reasoning.opener)
+        return opened >= 0 and opened > tail.rfind(self.family.reasoning.closer)
+
+    def reply_text(
+        self, tail: str, use_tools: bool, stop_strings: Iterable[str], new_id: Callable[[int], str]
+    ) -> ReplyText:
+        """A fresh pipeline from ids to reply for one step."""
+        parser = ReplyParser(
+            self.marks,
+            self.family.tools if use_tools else None,
+            self.family.reasoning,
+            reasoning_open=self.reasoning_open(tail),
+            new_id=new_id,
+        )
+        return ReplyText(Detokenizer(self.codec, self.marks), parser, self.stop_ids, tuple(stop_strings))
+
+
+def build_model(
+    text: ModelText,
+    *,
+    family_name: str = "auto",
+    protect_content: bool = True,
+    allow_unstable: bool = False,
+) -> Model:
+    """Put a model together and run the start-up self-test.
+
+    Raises `ValueError` for an unknown family or a model without a stop token, `UnstableTemplate` if the delta is
+    inexact and not `allow_unstable`, `TemplateError` if the template cannot be compiled."""
+    family = find_family(family_name, text.chat_template)
+    codec = Codec(text.tokenizer)
+    spellings = [text.special_tokens.get("eos_token"), *family.stop_tokens]
+    found = [codec.token_id(spelling) for spelling in spellings if spelling]
+    stop_ids = text.stop_ids | {index for index in found if index is not None}
+    if not stop_ids:
+        raise ValueError(f"{text.name} names no stop token: its tokenizer_config.json has no eos_token")
+    template = ChatTemplate(text.chat_template, text.special_tokens)
+    builder = PromptBuilder(template, codec, stop_ids, protect_content=protect_content)
+    verdict = check_template(builder)
+    if not verdict.exact and not allow_unstable:
+        event, failure = next(iter(verdict.failures.items()))
+        raise UnstableTemplate(
+            f"the chat template of {text.name} gives no exact delta for the event {event!r}: {failure}. "
+            "Pin another template with --chat-template, or accept a new segment per turn with "
+            "--on-unstable-template segment"
+        )
+    return Model(text.name, family, codec, Marks(codec.control, codec.special), builder, stop_ids, verdict)

@@ -1,0 +1,146 @@
+"""From sampled ids to what the agent sees. One object per step, fed with ids as they come; no I/O.
+
+Incomplete UTF-8 and the possible beginning of a stop string are held back, so joined pieces equal the whole
+whatever the chunking. Ids are never changed here: text is derived from them, never the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from adapters.models.marks import REPLACEMENT, Marks
+from adapters.models.parser import ReplyParser
+from adapters.models.reply import Delta
+from sidecar.tito.codec import Codec
+
+
+class Detokenizer:
+    """Ids to text with control tokens as marks (`adapters.models.marks`)."""
+
+    def __init__(self, codec: Codec, marks: Marks) -> None:
+        self._codec = codec
+        self._marks = marks
+        self._shown: list[int] = []  # ids of the last text given out: some decoders look at what precedes
+        self._held: list[int] = []  # ids whose text ends inside a character
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Text that `ids` complete."""
+        text = ""
+        for index in ids:
+            mark = self._marks.of_token(index)
+            if mark is None:
+                self._held.append(index)
+            else:
+                text += self.flush() + mark
+                self._shown = []
+        return text + self._complete()
+
+    def flush(self) -> str:
+        """What is held, with U+FFFD for bytes that never became a character."""
+        text = self._text()
+        self._shown, self._held = [], []
+        return text
+
+    def _complete(self) -> str:
+        text = self._text()
+        if text.endswith(REPLACEMENT):
+            return ""
+        if self._held:
+            self._shown, self._held = self._held, []
+        return text
+
+    def _text(self) -> str:
+        if not self._held:
+            return ""
+        before = self._codec.decode(self._shown) if self._shown else ""
+        return self._marks.ordinary(self._codec.decode([*self._shown, *self._held])[len(before) :])
+
+
+class StopStrings:
+    """Finds the first of the client's stop strings in text that arrives in pieces."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self._pending = ""
+        self.matched: str | None = None
+
+    def push(self, text: str) -> str:
+        """Text that is certainly before any stop string; nothing after a match."""
+        if self.matched is not None:
+            return ""
+        if not self._stops:
+            return text
+        self._pending += text
+        found = [(self._pending.find(stop), stop) for stop in self._stops if stop in self._pending]
+        if found:
+            position, self.matched = min(found)
+            before, self._pending = self._pending[:position], ""
+            return before
+        held = max(self._overlap(stop) for stop in self._stops)
+        ready = len(self._pending) - held
+        before, self._pending = self._pending[:ready], self._pending[ready:]
+        return before
+
+    def flush(self) -> str:
+        """What was held back and turned out to be no stop string."""
+        text, self._pending = self._pending, ""
+        return text
+
+    def _overlap(self, stop: str) -> int:
+        longest = min(len(stop) - 1, len(self._pending))
+        return next((n for n in range(longest, 0, -1) if stop.startswith(self._pending[-n:])), 0)
+
+
+class ReplyText:
+    """The pipeline of one step: ids -> text -> stop strings -> reasoning, content and calls.
+
+    `deltas` grows as ids are pushed and is shared by everybody who reads the step."""
+
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        parser: ReplyParser,
+        stop_ids: frozenset[int],
+        stop_strings: Sequence[str],
+    ) -> None:
+        self._detokenizer = detokenizer
+        self._parser = parser
+        self._stop_ids = stop_ids
+        self._stops = StopStrings(stop_strings)
+        self._watch = bool(stop_strings)
+        self._finished = False
+        self.consumed = 0
+        """Ids read so far."""
+        self.stopped_at: int | None = None
+        """Ids up to and with the one that completed a stop string; the rest does not belong to the reply."""
+        self.deltas: list[Delta] = []
+
+    def push(self, ids: Sequence[int]) -> None:
+        """Read further ids of the step."""
+        if self.stopped_at is not None:
+            return
+        if not self._watch:
+            self._read(ids)
+            return
+        for index in ids:  # one at a time: the id that completes the stop string has to be known
+            self._read([index])
+            if self._stops.matched is not None:
+                self.stopped_at = self.consumed
+                return
+
+    def _read(self, ids: Sequence[int]) -> None:
+        self.consumed += len(ids)
+        visible = [index for index in ids if index not in self._stop_ids]
+        text = self._stops.push(self._detokenizer.push(visible))
+        if text:
+            self.deltas.extend(self._parser.feed(text))
+
+    def finish(self) -> None:
+        """The reply is complete: give out what was held back."""
+        if self._finished:
+            return
+        self._finished = True
+        text = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
+        if text:
+            self.deltas.extend(self._parser.feed(text))
+        self.deltas.extend(self._parser.finish())

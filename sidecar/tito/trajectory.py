@@ -1,0 +1,201 @@
+"""The forest of one session's steps, and which step a request continues.
+
+Append-only and synchronous: a request that fails has added nothing. One owner (the session) on one event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import orjson
+
+from sidecar.tito.fingerprint import Chain
+from sidecar.tito.records import Ids, StepRecord
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A step in the forest. `token_count` is the length of its segment so far, its own output included."""
+
+    record: StepRecord
+    parent: Node | None
+    token_count: int
+    children: list[Node] = field(default_factory=list)
+    ids_json: bytes | None = None
+    """JSON of the ids up to here without brackets; kept on the newest steps only (`take_ids_json`)."""
+
+    @property
+    def starts_segment(self) -> bool:
+        """The step's prompt is its own `context_ids`, not its parent's tokens."""
+        return self.record.segment_reason is not None
+
+    @property
+    def delivered(self) -> bool:
+        """The agent has the reply: it was written to a live connection, or a request continued it."""
+        return self.record.delivered or bool(self.children)
+
+    def segment_path(self) -> list[Node]:
+        """The steps of this step's segment up to itself, in order."""
+        path = [self]
+        while not path[-1].starts_segment:
+            parent = path[-1].parent
+            assert parent is not None, "a step without a parent starts a segment"
+            path.append(parent)
+        return path[::-1]
+
+    def lineage(self) -> list[Node]:
+        """The steps from the root to this one, through segment boundaries."""
+        path = [self]
+        while path[-1].parent is not None:
+            path.append(path[-1].parent)
+        return path[::-1]
+
+    def token_ids(self) -> Ids:
+        """All ids of the segment up to the end of this step's output, shape [token_count]."""
+        parts = [part for node in self.segment_path() for part in (node.record.context_ids, node.record.output_ids)]
+        return np.concatenate(parts)
+
+    def take_ids_json(self) -> bytes:
+        """JSON of `token_ids` without brackets.
+
+        Kept by the first child that asks for it (`Trajectory.add` gives it on), so that a turn serialises only
+        what is new; another child of the same step serialises once more.
+        """
+        if self.ids_json is None:
+            self.ids_json = ids_to_json(self.token_ids())
+        return self.ids_json
+
+
+def ids_to_json(ids: Ids) -> bytes:
+    """`1,2,3` for ids of shape [n]; empty for none."""
+    return orjson.dumps(ids, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+
+
+def join_ids_json(*parts: bytes) -> bytes:
+    """Comma-joined JSON of consecutive runs of ids."""
+    return b",".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The step that a request continues, and how many of the request's messages its history covers."""
+
+    node: Node
+    depth: int
+    exact: bool
+    """Nothing had to be forgiven."""
+
+
+class Trajectory:
+    """All final steps of a session, aborted ones included (they are leaves that nothing continues)."""
+
+    def __init__(self) -> None:
+        self.roots: list[Node] = []
+        self._nodes: dict[str, Node] = {}
+        self._by_chain: dict[bytes, list[Node]] = {}
+        self.token_count = 0
+        """Tokens held, each once."""
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        """Steps in order of commit."""
+        return iter(self._nodes.values())
+
+    def get(self, step_id: str) -> Node | None:
+        """The step of that id."""
+        return self._nodes.get(step_id)
+
+    def add(self, record: StepRecord) -> Node:
+        """Add a final step. Raises `ValueError` if its parent is unknown or its id is known."""
+        if record.step_id in self._nodes:
+            raise ValueError(f"step {record.step_id} is in the trajectory already")
+        parent = None
+        if record.parent_id is not None:
+            parent = self._nodes.get(record.parent_id)
+            if parent is None:
+                raise ValueError(f"step {record.step_id} continues {record.parent_id}, which is unknown")
+        own = len(record.context_ids) + len(record.output_ids)
+        base = parent.token_count if parent is not None and record.segment_reason is None else 0
+        node = Node(record, parent, base + own)
+        if parent is None:
+            self.roots.append(node)
+        else:
+            parent.children.append(node)
+            self._hand_on_ids_json(parent, node)
+        self._nodes[record.step_id] = node
+        self.token_count += own
+        if record.state == "committed":
+            self._by_chain.setdefault(record.chain, []).append(node)
+        return node
+
+    @staticmethod
+    def _hand_on_ids_json(parent: Node, node: Node) -> None:
+        if parent.ids_json is not None and not node.starts_segment:
+            node.ids_json = join_ids_json(
+                parent.ids_json, ids_to_json(node.record.context_ids), ids_to_json(node.record.output_ids)
+            )
+        parent.ids_json = None
+
+    def match(self, chains: Sequence[Chain], tools_hash: bytes | None, *, exact_only: bool = False) -> Match | None:
+        """The deepest step whose history begins the request's.
+
+        `chains[i]` is the chain after the request's first `i` messages. Among steps with the same history prefer
+        one that matches exactly, then one with the same tools, then a delivered one, then the newest.
+        """
+        for depth in range(len(chains) - 1, 0, -1):
+            candidates = self._by_chain.get(chains[depth].lenient)
+            if not candidates:
+                continue
+            exact = [node for node in candidates if node.record.exact_chain == chains[depth].exact]
+            if exact_only and not exact:
+                continue
+            best = max(
+                enumerate(exact or candidates),
+                key=lambda entry: (
+                    entry[1].record.tools_hash == tools_hash,
+                    entry[1].delivered,
+                    entry[0],
+                ),
+            )[1]
+            return Match(best, depth, bool(exact))
+        return None
+
+
+def best_leaf(root: Node) -> Node:
+    """The last step of the lineage that starts at `root`: the newest one the agent has, else the newest."""
+    best, stack = root, [root]
+    while stack:
+        node = stack.pop()
+        stack.extend(node.children)
+        if _rank(node) > _rank(best):
+            best = node
+    return best
+
+
+def _rank(node: Node) -> tuple[bool, int]:
+    live = node.record.state == "committed" and node.delivered and node.record.superseded_by is None
+    return live, -1 if node.record.sequence is None else node.record.sequence
+
+
+def main_lineage(trajectory: Trajectory) -> list[Node]:
+    """The main agent's steps from its root to its last step.
+
+    It starts at the session's first root. A root with the same system message that was created after the main
+    lineage's last step (a compaction) continues it; sub-agents and title calls have other system messages or
+    end before the main lineage does. Empty for a session without steps.
+    """
+    if not trajectory.roots:
+        return []
+    first = next((root for root in trajectory.roots if root.record.state == "committed"), trajectory.roots[0])
+    path = best_leaf(first).lineage()
+    for root in trajectory.roots:
+        if root is first or root.record.system_hash != first.record.system_hash or not root.record.system_hash:
+            continue
+        begun, last = root.record.sequence, path[-1].record.sequence
+        if begun is not None and last is not None and begun > last and root.record.state == "committed":
+            path = [*path, *best_leaf(root).lineage()]
+    return path

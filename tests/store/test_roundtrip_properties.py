@@ -1,0 +1,97 @@
+"""Whatever a record may hold comes back as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from sidecar.store.protocol import SessionRow
+from sidecar.store.sql import SqlStore
+from sidecar.tito.records import BreakReason, Forgiven, StepRecord, VersionSpan
+from tests.store.samples import assert_same_step
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)  # NUL and astral characters included
+NUMBERS = st.integers(0, 2**31 - 1)
+TIMES = st.floats(allow_nan=False, allow_infinity=False)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | TIMES | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+OBJECTS = st.dictionaries(TEXT, JSON, max_size=3)
+IDS = hnp.arrays(np.int32, st.integers(0, 6))
+LOGPROBS = hnp.arrays(np.float32, st.integers(0, 6))  # NaN payloads and signed zeros are bits like others
+SESSIONS = st.builds(
+    SessionRow,
+    session_id=TEXT,
+    instance_id=st.none() | TEXT,
+    run_id=st.none() | TEXT,
+    metadata=OBJECTS,
+    sampling=OBJECTS,
+    state=st.sampled_from(["open", "finalized", "discarded"]),
+    created_at=TIMES,
+    updated_at=TIMES,
+    finalization=st.none() | OBJECTS,
+    drained_at=st.none() | TIMES,
+)
+STEPS = st.builds(
+    StepRecord,
+    step_id=TEXT,
+    session_id=TEXT,
+    sequence=st.none() | NUMBERS,
+    parent_id=st.none() | TEXT,
+    segment_reason=st.none() | TEXT,
+    context_ids=IDS,
+    output_ids=IDS,
+    output_logprobs=LOGPROBS,
+    version_spans=st.lists(st.builds(VersionSpan, NUMBERS, NUMBERS, TEXT), max_size=3).map(tuple),
+    finish_reason=TEXT,
+    stop_id=st.none() | NUMBERS,
+    message_hashes=st.lists(st.binary(max_size=255), max_size=4).map(tuple),
+    reply=st.binary(max_size=20),
+    chain=st.binary(max_size=16),
+    exact_chain=st.binary(max_size=16),
+    message_count=NUMBERS,
+    system_hash=st.binary(max_size=16),
+    tools_hash=st.none() | st.binary(max_size=16),
+    template_sha256=TEXT,
+    body_hash=st.binary(max_size=32),
+    retry_count=NUMBERS,
+    sampling=OBJECTS,
+    state=st.sampled_from(["detached", "committed", "aborted"]),
+    delivered=st.booleans(),
+    untrainable=st.none() | TEXT,
+    superseded_by=st.none() | TEXT,
+    forgiven=st.lists(st.builds(Forgiven, NUMBERS, TEXT, TEXT), max_size=3).map(tuple),
+    break_reason=st.none() | st.builds(BreakReason, TEXT, st.none() | NUMBERS, st.none() | TEXT),
+    created_at=TIMES,
+    extra=OBJECTS,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(SESSIONS, STEPS, st.dictionaries(st.binary(max_size=32), st.binary(max_size=50), max_size=4))
+def test_any_record_comes_back_as_it_was(row: SessionRow, step: StepRecord, blobs: dict[bytes, bytes]) -> None:
+    step.session_id = row.session_id
+
+    async def roundtrip(path: Path) -> None:
+        store = SqlStore(f"sqlite:///{path}")
+        await store.start()
+        try:
+            await asyncio.gather(store.save_session(row), store.save_step(step, blobs))
+            loaded = await store.load_session(row.session_id)
+            assert loaded is not None
+            assert loaded.row == row
+            assert_same_step(loaded.steps[0], step)
+            assert await store.read_blobs(row.session_id, list(blobs)) == blobs
+        finally:
+            await store.close()
+
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(roundtrip(Path(directory, "tito.db")))
