@@ -56,7 +56,7 @@ class LocalEngine:
         self._table: TokenTable | None = None
         self._running: dict[str, Generation] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._segments: dict[str, asyncio.Task[None]] = {}
+        self._works: dict[str, asyncio.Task[None]] = {}
         self._free_slots = asyncio.Semaphore(slots)
         self._gate = asyncio.Event()
         self._gate.set()
@@ -109,8 +109,8 @@ class LocalEngine:
         if generation.finish is not None:
             return
         generation.abort()
-        if (segment := self._segments.get(generation.request.rid)) is not None:
-            segment.cancel()
+        if (work := self._works.get(generation.request.rid)) is not None:
+            work.cancel()
 
     async def abort_all(self) -> None:
         """Abort every request and return when none is left."""
@@ -127,9 +127,9 @@ class LocalEngine:
             await self.abort_all()
             return
         for rid, generation in self._running.items():
-            if generation.admitted and rid in self._segments:
+            if generation.admitted and rid in self._works:
                 generation.num_retractions += mode == "retract"
-                self._segments[rid].cancel()
+                self._works[rid].cancel()
 
     def resume(self) -> None:
         """Open the gate."""
@@ -147,44 +147,53 @@ class LocalEngine:
         return self._seeds.getrandbits(31) if self.seed is not None else None
 
     async def _run(self, generation: Generation, seed: int | None) -> None:
-        """Run segments until the generation ends; a hold cancels the segment and the next one waits."""
+        """See one generation to its end; a hold cancels the work on it, which then starts over at the gate."""
         rid = generation.request.rid
         try:
             while generation.finish is None:
-                segment = asyncio.create_task(self._run_segment(generation, seed))
-                self._segments[rid] = segment
-                await asyncio.wait({segment})
-                if not segment.cancelled() and (error := segment.exception()) is not None:
+                work = asyncio.create_task(self._work(generation, seed))
+                self._works[rid] = work
+                await asyncio.wait({work})
+                if not work.cancelled() and (error := work.exception()) is not None:
                     generation.fail(f"{type(error).__name__}: {error}")
         finally:
-            if (last := self._segments.pop(rid, None)) is not None:
+            if (last := self._works.pop(rid, None)) is not None:
                 last.cancel()
             generation.abort()  # only if the loop is being torn down: an ended generation stays as it is
             del self._running[rid], self._tasks[rid]
 
-    async def _run_segment(self, generation: Generation, seed: int | None) -> None:
-        """Wait for a slot and the open gate, then sample until llama.cpp or a rule of ours ends it."""
+    async def _work(self, generation: Generation, seed: int | None) -> None:
+        """Take a slot and sample, request by request to llama.cpp, until a rule of ours ends the generation."""
         async with self._free_slots:
-            await self._gate.wait()
-            generation.admitted = True
-            goal, options = self._plan(generation, seed)
-            prompt = [*generation.request.input_ids, *generation.output_ids]
-            async with aclosing(self._llama.sample(prompt, options)) as chunks:
-                async for chunk in chunks:
-                    if chunk.cached_tokens is not None and not generation.output_ids:
-                        generation.cached_tokens = chunk.cached_tokens
-                    for token_id, logprob in zip(chunk.ids, chunk.logprobs, strict=True):
-                        generation.accept(token_id, logprob, self.weight_version)
-                    if generation.finish is not None and not self._llama_ends_too(generation, goal):
-                        return  # closing the stream makes llama.cpp stop
-                    if chunk.ended is not None:
-                        if chunk.ended == "limit" and len(generation.output_ids) < goal:
-                            generation.end_full()
-                        return  # at the minimum, or at an end-of-turn token that is ignored: a new segment
-            raise LlamaError("llama.cpp's stream ended without its last event")
+            while generation.finish is None:
+                await self._gate.wait()
+                generation.admitted = True
+                await self._sample(generation, seed)
+
+    async def _sample(self, generation: Generation, seed: int | None) -> None:
+        """Continue the generation with one request; raises LlamaError if that brings no token."""
+        already = len(generation.output_ids)
+        goal, options = self._plan(generation, seed)
+        prompt = [*generation.request.input_ids, *generation.output_ids]
+        async with aclosing(self._llama.sample(prompt, options)) as chunks:
+            async for chunk in chunks:
+                if chunk.cached_tokens is not None and not generation.output_ids:
+                    generation.cached_tokens = chunk.cached_tokens
+                for token_id, logprob in zip(chunk.ids, chunk.logprobs, strict=True):
+                    generation.accept(token_id, logprob, self.weight_version)
+                if generation.finish is not None and not self._llama_ends_too(generation, goal):
+                    return  # leaving closes the stream, which makes llama.cpp stop
+                if chunk.ended is not None:
+                    break
+            else:
+                raise LlamaError("llama.cpp's stream ended without its last event")
+        if len(generation.output_ids) == already:
+            raise LlamaError(f"llama.cpp ended ({chunk.ended}) without a token")
+        if chunk.ended == "limit" and len(generation.output_ids) < goal:
+            generation.end_full()
 
     def _plan(self, generation: Generation, seed: int | None) -> tuple[int, dict[str, Any]]:
-        """Return the output length at which llama.cpp ends this segment, and the segment's options."""
+        """Return the output length at which llama.cpp ends this request, and its options."""
         sampled = len(generation.output_ids)
         params = generation.request.params
         short_of_minimum = params.min_new_tokens - sampled

@@ -129,7 +129,7 @@ def describe(path: Path, error: BaseException) -> Fault:
     cause = (error.orig if isinstance(error, StatementError) else None) or error
     code = getattr(cause, "sqlite_errorcode", None)
     if code is None:
-        environmental = isinstance(error, DBAPIError | sqlite3.Error | PoolTimeoutError)
+        environmental = isinstance(error, DBAPIError | sqlite3.Error | PoolTimeoutError | StoreError)
         return Fault(f"{type(cause).__name__}: {cause}", environmental)
     code &= 0xFF  # the primary code of an extended one
     if code in _FAULTS_OF_ONE_ROW:

@@ -14,19 +14,16 @@ from tests.fake_sglang.recorder import RecordedRequest
 
 @dataclass(slots=True, eq=False)
 class Interrupted:
-    """A generation that can be continued. `exact`: the client was given all of `record.output_ids`, not a part."""
+    """A generation that can be continued; its client knows `record.output_ids`, or lost the end of them."""
 
     record: RecordedRequest
     plan: Plan
-    exact: bool
 
     def known_ids(self, request: RecordedRequest) -> int | None:
         """How many of our output ids `request` already holds as its end, None if it does not continue us."""
         prompt, output = self.record.input_ids, self.record.output_ids
         known = len(request.input_ids) - len(prompt)
         if request.session != self.record.session or not 0 <= known <= len(output):
-            return None
-        if self.exact and known not in (0, len(output)):
             return None
         if self.plan.start + known >= len(self.plan.ids):
             return None
@@ -52,8 +49,7 @@ class Ledger:
         """The generation `request` continues and how many of its ids are known; most known ids, then the oldest.
 
         in_flight: generations whose connection may be gone without the server having noticed yet. They count
-        only when
-        the request holds some of their ids: an equal prompt alone may as well be a sibling.
+            only when the request holds some of their ids: an equal prompt alone may as well be a sibling.
         """
         candidates = [*self._open, *(one for one in in_flight if one.known_ids(request))]
         best, known = None, -1

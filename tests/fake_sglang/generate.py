@@ -32,7 +32,7 @@ async def handle(engine: "FakeSGLang", request: web.Request, call: RecordedCall)
     except wire.RefusalError as refusal:
         engine.intake.settle(record, "rejected", error=refusal.message)
         if parsed.stream:
-            return await _refuse_in_stream(request, refusal)
+            return await _refuse_in_stream(engine, request, refusal, record.rid)
         raise
     if not all(map(engine.vocabulary.contains, record.input_ids)):
         engine.intake.crash(record)
@@ -46,10 +46,14 @@ async def handle(engine: "FakeSGLang", request: web.Request, call: RecordedCall)
     return await Exchange(engine, request, parsed, record, entry, plan).serve()
 
 
-async def _refuse_in_stream(request: web.Request, refusal: wire.RefusalError) -> web.StreamResponse:
+async def _refuse_in_stream(
+    engine: "FakeSGLang", request: web.Request, refusal: wire.RefusalError, rid: str
+) -> web.StreamResponse:
     response = await _open_stream(request)
     await response.write(wire.sse(wire.stream_error(refusal.message, code=refusal.status)))
     await response.write(wire.DONE)
+    # Of a refused stream too: one with a duplicate rid kills the request that has it.
+    engine.intake.after_stream(rid, engine.state)
     return response
 
 

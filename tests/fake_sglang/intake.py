@@ -94,7 +94,7 @@ class Intake:
             logger.exception("request %s meets an impossible script", record.rid)
             engine.script_errors.append(error)
             raise
-        self.active[record] = Interrupted(record, plan, exact=False)
+        self.active[record] = Interrupted(record, plan)
         return plan
 
     def _continued(self, record: RecordedRequest, extra: list[Fault]) -> Plan | None:
@@ -153,7 +153,6 @@ class Intake:
         record.outcome, record.error = outcome, error
         interrupted = self.active.pop(record, None)
         if interrupted is not None and record.interrupted and record not in self._superseded:
-            interrupted.exact = outcome == "aborted"
             self._ledger.add(interrupted)
         self._superseded.discard(record)
         self.engine.changed.fire()

@@ -133,9 +133,12 @@ def _check_reachable(plan: Plan) -> None:
 
 
 def pseudo_logprob(position: int, token_id: int) -> float:
-    """A finite number in (-5, 0] that depends on nothing but the token's place in the sequence and its id."""
+    """A finite number in (-4, 0] that depends on nothing but the token's place in the sequence and its id.
+
+    A multiple of 2**-15, so it survives float32, as SGLang's logprobs do.
+    """
     mixed = (position * 2_654_435_761 ^ (token_id + 1) * 40_503) & 0xFFFFFFFF
-    return 0.0 - (mixed >> 7) % 100_000 / 20_000
+    return 0.0 - (mixed >> 7) % (1 << 17) / (1 << 15)
 
 
 def default_reply(input_ids: Sequence[int], vocabulary: Vocabulary) -> Reply:

@@ -1,6 +1,6 @@
 """The stand-in engine: a small asyncio server that speaks SGLang's wire and says what a test scripted.
 
-Promise: on the wire it behaves as SGLang 0.5.23 does (`design` facts, measured on a real one), and it is
+Promise: on the wire it behaves as SGLang 0.5.23 does (measured, or read in its source), and it is
 deterministic: the same script and requests give the same ids and logprobs. Concurrency: lives in the event
 loop that called `start`; its attributes may be changed from that loop at any time.
 """

@@ -1,6 +1,6 @@
 """The shapes on the wire: error bodies, SSE framing, `meta_info` and reply chunks of SGLang 0.5.23.
 
-Promise: bytes and JSON exactly as that server writes them (facts measured on a real one); faults that distort
+Promise: bytes and JSON exactly as that server writes them (measured, or read in its source); faults that distort
 a chunk are applied here and nowhere else. Concurrency: pure functions over a job's state.
 """
 

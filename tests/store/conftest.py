@@ -11,6 +11,7 @@ from sqlalchemy import event
 
 from sidecar.store.sql import SqlStore
 from sidecar.store.writer import WriterLimits
+from tests.store.samples import session
 
 DATABASES = ["sqlite"]
 
@@ -45,6 +46,17 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 @pytest.fixture
 async def store(database: Database) -> SqlStore:
     return await database.open()
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    """A database with one session, closed."""
+    path = tmp_path / "tito.db"
+    store = SqlStore(f"sqlite:///{path}")
+    await store.start()
+    await store.save_session(session())
+    await store.close()
+    return path
 
 
 class Commits:

@@ -69,6 +69,24 @@ async def test_a_batch_is_bounded_in_writes_and_in_bytes() -> None:
     await writer.close()
 
 
+async def test_a_caller_woken_by_a_commit_shares_the_next_one() -> None:
+    disk = Disk()
+    writer = disk.writer()
+
+    async def two_steps() -> None:
+        await writer.submit(write("first"))
+        await writer.submit(write("second"))
+
+    disk.gate.clear()
+    caller = asyncio.create_task(two_steps())
+    await asyncio.wait_for(disk.reached.wait(), 10)
+    waiting = writer.submit(write("queued meanwhile"))
+    disk.gate.set()
+    await asyncio.gather(caller, waiting)
+    assert disk.tried == [["first"], ["queued meanwhile", "second"]]
+    await writer.close()
+
+
 async def test_a_failed_batch_is_tried_write_by_write() -> None:
     disk = Disk()
     writer = disk.writer()

