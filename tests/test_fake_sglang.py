@@ -361,6 +361,16 @@ async def test_a_rid_in_flight_is_refused_and_one_reused_after_a_stream_is_abort
         assert (await call)["meta_info"]["finish_reason"]["type"] == "abort"
 
 
+async def test_a_refused_stream_with_a_duplicate_rid_kills_the_request_that_has_it() -> None:
+    async with running(timings=Timings(rid_reuse=0.05)) as (engine, client):
+        await held(engine, [1, 2], 1)
+        call = await background(whole(client, rid="r"))
+        await engine.wait_tokens((await engine.wait_requests(1))[0], 1)
+        (event,) = await stream(client, rid="r")
+        assert event["error"]["message"] == "Duplicate request ID detected: r"
+        assert (await call)["meta_info"]["finish_reason"]["type"] == "abort"
+
+
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_a_client_that_leaves_cancels_its_request(streamed: bool) -> None:
     async with running() as (engine, client):

@@ -27,7 +27,7 @@ from sidecar.generation.transport import EngineTransport
 from sidecar.tito.reply_text import ReplyText
 
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.1, 5.0
-_REPEAT_ABORT = 0.2
+_REPEAT_ABORT, _CUT_AFTER = 0.2, 2.0
 
 
 class Stalled(Exception):  # noqa: N818 - a state of the engine
@@ -43,13 +43,13 @@ class Limits:
 
 
 class Controller:
-    """Drives generations of all sessions. `active` maps the rids in flight to their generations."""
+    """Drives generations of all sessions. `active` maps the rids in flight to what cuts their connections."""
 
     def __init__(self, transport: EngineTransport, gate: Gate, limits: Limits) -> None:
         self._transport = transport
         self._gate = gate
         self._limits = limits
-        self.active: dict[str, Generation] = {}
+        self.active: dict[str, asyncio.Timeout] = {}
         self.weight_version: str | None = None
         """The version that the engine named last."""
         self._ended = Signal()
@@ -97,12 +97,13 @@ class Controller:
         rid = uuid.uuid4().hex  # SGLang aborts by prefix and kills a rid that is used again within 2 s
         start = len(generation.output_ids)
         reader = ReplyReader()
-        self.active[rid] = generation
         first_version: str | None = None
+        lifeline = asyncio.timeout(None)
         try:
             body = self._body(rid, generation)
             # leaving the stream early closes its connection, and SGLang aborts the call
-            async with aclosing(self._transport.generate(body, generation.request.session_id)) as chunks:
+            async with lifeline, aclosing(self._transport.generate(body, generation.request.session_id)) as chunks:
+                self.active[rid] = lifeline
                 async for chunk in chunks:
                     held = len(reader.output_ids)
                     reader.read(chunk)
@@ -115,8 +116,11 @@ class Controller:
                             generation.finish = reader.finish
                         return
             raise EngineUnreachable("the engine ended its stream without a finish reason")
+        except TimeoutError:
+            if not lifeline.expired():
+                raise
         finally:
-            del self.active[rid]
+            self.active.pop(rid, None)
             self._ended.notify()
             generation.stamp(start, self._versions(reader, first_version))
 
@@ -149,16 +153,23 @@ class Controller:
         return max(8, max_new_tokens // (64 if streaming else 16))
 
     async def abort_active(self, timeout: float) -> tuple[list[str], list[str]]:
-        """Abort everything in flight, again and again until it has ended: a rid that the engine does not know yet
-        is a silent no-op there. `(ended, failed)` rids; `failed` still ran after `timeout` seconds."""
+        """Abort everything in flight until it has ended. `(ended, failed)` rids; `failed` still ran after `timeout`
+        seconds.
+
+        Aborts are repeated: a rid that the engine does not know yet is a silent no-op there. Where the engine
+        cannot be asked (a router), or does not react (a call that it holds at a pause of its own is marked as
+        aborted and never is, SGLang 0.5.23), the connection is cut, which aborts too."""
         wanted = list(self.active)
-        deadline = asyncio.get_running_loop().time() + timeout
+        started = asyncio.get_running_loop().time()
         while remaining := self._still_active(wanted):
             now = asyncio.get_running_loop().time()
-            if now >= deadline:
+            if now >= started + timeout:
                 break
-            await asyncio.gather(*(self._transport.abort(rid) for rid in remaining))
-            await self._wait_ended(wanted, min(_REPEAT_ABORT, deadline - now))
+            asked = await asyncio.gather(*(self._transport.abort(rid) for rid in remaining))
+            for rid, accepted in zip(remaining, asked, strict=True):
+                if rid in self.active and not (accepted and now < started + _CUT_AFTER):
+                    self.active[rid].reschedule(now)
+            await self._wait_ended(wanted, min(_REPEAT_ABORT, max(0.0, started + timeout - now)))
         return [rid for rid in wanted if rid not in remaining], remaining
 
     def _still_active(self, rids: list[str]) -> list[str]:

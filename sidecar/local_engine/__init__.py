@@ -1,6 +1,6 @@
 """The embedded CPU engine: a small real model behind SGLang's `/generate`, for machines without a GPU.
 
-    files = prepare_model(cache_dir)                    # blocking, once about 3 s
+    files = prepare_model(cache_dir)                    # blocking; about a second, once
     app = build_app(LocalEngine(files))                 # an ASGI application; its lifespan loads the model
     uvicorn.run(app, host="127.0.0.1", port=30000)
 

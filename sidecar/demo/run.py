@@ -1,0 +1,132 @@
+"""`tito-sidecar demo`: engine, sidecar, an unmodified agent and a weight update, on one machine without a GPU.
+
+Engine and sidecar listen on free loopback ports of this process; the agent is a process of its own. A trainer is
+played by the control-plane client: it pauses in the middle of a reply, has the engine name new weights, resumes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+from rich.console import Console
+
+from sidecar.app import Sidecar
+from sidecar.config import load_settings
+from sidecar.demo.report import print_report
+from sidecar.demo.sample import DemoSample
+from sidecar.local_engine import LocalEngine, build_app, prepare_model
+from sidecar.web.listener import Listener
+from trainer_hooks.client import AsyncControlClient
+from trainer_hooks.slime.samples import expand_segments_to_samples
+
+_PAUSED_TURN = 4
+_PAUSED_AFTER = 12
+_UPDATE_SECONDS = 1.0
+
+
+class DemoError(Exception):
+    """The demo did not do what it shows."""
+
+
+async def run_demo(output: Path, turns: int, seed: int) -> None:
+    """Run it and write `segments.jsonl` and `samples.jsonl` to `output`. Raises `DemoError` if a part failed."""
+    console = Console(highlight=False, soft_wrap=True)
+    started = time.monotonic()
+    files = await asyncio.to_thread(prepare_model, output / "model")
+    engine = LocalEngine(files, seed=seed)
+    await engine.start()
+    listener = Listener(build_app(engine), "127.0.0.1:0", "the demo's engine")
+    with tempfile.TemporaryDirectory() as state:
+        try:
+            await listener.start()
+            settings = load_settings(
+                {
+                    "engine_url": listener.url,
+                    "listen": "127.0.0.1:0",
+                    "control_listen": "127.0.0.1:0",
+                    "state_dir": state,
+                    "data_auth": "session-key",
+                }
+            )
+            async with Sidecar(settings) as sidecar:
+                console.print(f"engine   {listener.url}   SmolLM2-135M on {engine.slots} slots")
+                console.print(f"sidecar  {sidecar.gateway.url}   control {sidecar.control.url}")
+                async with AsyncControlClient(sidecar.control.url, sidecar.control_token) as control:
+                    await _converse(console, control, listener.url, sidecar, turns, output)
+        finally:
+            await listener.stop()
+            await engine.stop()
+    console.print(
+        f"\nDone in {time.monotonic() - started:.0f} s. Written: {output}/segments.jsonl, {output}/samples.jsonl"
+    )
+
+
+async def _converse(
+    console: Console, control: AsyncControlClient, engine_url: str, sidecar: Sidecar, turns: int, output: Path
+) -> None:
+    session = await control.open_session(
+        instance_id="demo", sampling={"temperature": 1.0, "top_p": 1.0, "top_k": -1}, run_id="demo"
+    )
+    session_id = session["session_id"]
+    agent = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "sidecar.demo.agent", str(turns),
+        env={**os.environ, "OPENAI_BASE_URL": session["base_url"], "OPENAI_API_KEY": session["api_key"]},
+    )  # fmt: skip
+    update = asyncio.create_task(_update_weights(console, control, engine_url, session_id))
+    code = await agent.wait()
+    if not update.done():
+        update.cancel()
+        raise DemoError("the agent ended before the pause in the middle of a reply")
+    paused = update.result()
+    if code:
+        raise DemoError(f"the agent ended with exit code {code}")
+    view = await control.view_session(session_id)
+    await control.finalize_session(session_id, reward=1.0)
+    segments = (await control.read_trajectory(session_id=session_id))["data"]
+    _write(output / "segments.jsonl", segments)
+    samples = expand_segments_to_samples(DemoSample(index=0, group_index=0, prompt="demo"), segments)
+    _write(output / "samples.jsonl", [sample.to_json() for sample in samples])
+    console.print()
+    print_report(console, view, segments, sidecar.model.codec)
+    console.print(
+        f"paused in the middle of reply {_PAUSED_TURN}, after {paused} of its tokens; the agent noticed nothing"
+    )
+
+
+async def _update_weights(console: Console, control: AsyncControlClient, engine_url: str, session_id: str) -> int:
+    """What a trainer does around a weight update; the tokens that the interrupted reply had."""
+    running = await _reply_in_progress(control, session_id)
+    pause = await control.pause_rollout(reason="weight update")
+    if not pause["quiesced"]:
+        raise DemoError(f"the engine did not stop: {pause}")
+    console.print("\n    [dim]-- paused: the engine gets new weights --[/dim]")
+    async with httpx.AsyncClient(trust_env=False) as client:
+        body = {"new_version": "demo-weights-2", "abort_all_requests": False}
+        (await client.post(f"{engine_url}/update_weight_version", json=body)).raise_for_status()
+    await asyncio.sleep(_UPDATE_SECONDS)
+    await control.resume_rollout(pause_id=pause["pause_id"])
+    console.print("    [dim]-- resumed: the same reply goes on --[/dim]")
+    return running
+
+
+async def _reply_in_progress(control: AsyncControlClient, session_id: str) -> int:
+    while True:
+        steps: list[dict[str, Any]] = (await control.view_session(session_id))["steps"]
+        running = [step for step in steps if step["state"] == "running"]
+        if len(steps) == _PAUSED_TURN and running and running[0]["output_tokens"] >= _PAUSED_AFTER:
+            return int(running[0]["output_tokens"])
+        if len(steps) > _PAUSED_TURN:
+            raise DemoError(f"reply {_PAUSED_TURN} was too short to be paused; try another --seed")
+        await asyncio.sleep(0.02)
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
