@@ -123,7 +123,7 @@ class Sidecar:
         window = settings.context_window or engine.info.context_length
         if window is None:
             raise SettingsError("the engine does not say how long its context is; set --context-window")
-        self.registry = Registry(self._store, self.controller, self.model)
+        self.registry = Registry(self._store, self.controller, self.model, pinned=bool(settings.sampling_pin))
         await self._listen(engine, window, secret)
 
     async def _ask_engine(self, transport: EngineTransport) -> EngineInfo | None:

@@ -66,7 +66,7 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        parsed = json.loads(path.read_text())
+        parsed = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ModelFilesError(f"{path} is no JSON: {error}") from error
     return parsed if isinstance(parsed, dict) else {}
@@ -75,12 +75,12 @@ def _json(path: Path) -> dict[str, Any]:
 def _template(directory: Path, config: dict[str, Any], chosen: Path | None) -> str:
     if chosen is not None:
         try:
-            return chosen.read_text()
-        except OSError as error:
+            return chosen.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
             raise ModelFilesError(f"--chat-template {chosen} cannot be read: {error}") from error
     file = directory / "chat_template.jinja"
     if file.is_file():
-        return file.read_text()
+        return file.read_text(encoding="utf-8")
     template = _json(directory / "chat_template.json").get("chat_template") or config.get("chat_template")
     if isinstance(template, list):  # several named templates
         named = {entry["name"]: entry["template"] for entry in template}

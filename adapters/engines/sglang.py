@@ -58,21 +58,21 @@ class ReplyReader:
     def read(self, chunk: Mapping[str, Any]) -> None:
         """Take one SSE payload.
 
-        Raises `EngineRefusal` or `EngineFailure` for errors inside the stream, `ContractError` if ids and
-        logprobs do not agree."""
+        Raises `EngineRefusal` or `EngineFailure` for errors inside the stream, when the payload's ids are taken;
+        `ContractError` if ids and logprobs do not agree."""
         if "error" in chunk:
             raise_error(chunk["error"])
         meta = chunk.get("meta_info")
         if not isinstance(meta, dict):
             raise ContractError("the engine's chunk has no meta_info")
-        finish = _finish(meta.get("finish_reason"))
-        self._take(chunk, meta, aborted=finish is not None and finish.kind == "abort")
+        reason = meta.get("finish_reason")
+        self._take(chunk, meta, aborted=isinstance(reason, dict) and reason.get("type") == "abort")
         version = meta.get("weight_version")
         if isinstance(version, str):
             self.weight_version = version
-        if finish is not None:
-            self.finish = finish
+        if reason is not None:
             self.versions = _versions(meta, len(self.output_ids))
+            self.finish = _finish(reason)
 
     def _take(self, chunk: Mapping[str, Any], meta: Mapping[str, Any], *, aborted: bool) -> None:
         ids = chunk.get("output_ids") or []
@@ -111,9 +111,7 @@ def _checked_logprobs(ids: list[int], entries: list[Any], first: int) -> list[fl
     return logprobs
 
 
-def _finish(reason: Any) -> Finish | None:
-    if reason is None:
-        return None
+def _finish(reason: Any) -> Finish:
     if not isinstance(reason, dict) or reason.get("type") not in ("stop", "length", "abort"):
         raise ContractError(f"the engine's finish_reason is {reason!r}")
     if reason["type"] == "abort":

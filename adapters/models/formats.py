@@ -27,17 +27,21 @@ class ToolFormat:
 
 
 def parse_hermes(body: str) -> tuple[str, str] | None:
-    """`{"name": ..., "arguments": {...}}`, as Hermes, Qwen2.5 and Qwen3 write calls."""
+    """`{"name": ..., "arguments": {...}}`, as Hermes, Qwen2.5 and Qwen3 write calls.
+
+    NaN, infinities and lone surrogates make no call: agents could not read its arguments."""
     try:
         call = json.loads(body)
+        if not isinstance(call, dict):
+            return None
+        name, arguments = call.get("name"), call.get("arguments", {})
+        if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+            return None
+        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        (name + text).encode()
     except (ValueError, RecursionError):
         return None
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"]:
-        return None
-    arguments = call.get("arguments", {})
-    if not isinstance(arguments, dict):
-        return None
-    return call["name"], json.dumps(arguments, ensure_ascii=False)
+    return name, text
 
 
 HERMES = ToolFormat(opener="<tool_call>", closer="</tool_call>", parse=parse_hermes)

@@ -22,6 +22,8 @@ class Marks:
         self._character = {index: chr(_FIRST + n) for n, index in enumerate(sorted(control))}
         self._by_spelling = {control[index]: mark for index, mark in self._character.items()}
         self._shown = {mark: "" if index in special else control[index] for index, mark in self._character.items()}
+        spellings = sorted(map(re.escape, self._by_spelling), key=len, reverse=True)
+        self._spelled = re.compile("|".join(spellings)) if spellings else None
 
     def of_token(self, index: int) -> str | None:
         """The character for a control token's id, None for any other id."""
@@ -30,6 +32,11 @@ class Marks:
     def of_spelling(self, spelling: str) -> str:
         """What a parser searches for: the mark if the tokenizer has such a token, else the spelling itself."""
         return self._by_spelling.get(spelling, spelling)
+
+    def marked(self, text: str) -> str:
+        """`text` with every spelling of a control token as its mark: how decoded text looks if the model samples
+        the tokens themselves."""
+        return text if self._spelled is None else self._spelled.sub(lambda m: self._by_spelling[m.group()], text)
 
     def display(self, text: str) -> str:
         """Text for the client."""

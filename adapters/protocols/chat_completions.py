@@ -50,33 +50,39 @@ def parse(data: bytes) -> ChatRequest:
             raise bad_field(name, body[name], "leave it out: it would break token exactness")
     tools, use_tools = _tools(body)
     stream = fields.boolean(body, "stream", False)
-    options = fields.mapping(body, "stream_options")
-    metadata = body.get("metadata") if isinstance(body.get("metadata"), dict) else {}
     return ChatRequest(
         model=fields.text(body, "model") or "",
         messages=_messages(body.get("messages")),
         tools=tools,
         use_tools=use_tools,
         stream=stream,
-        include_usage=stream and fields.boolean(options, "include_usage", False),
+        include_usage=_include_usage(body) and stream,
         max_tokens=_max_tokens(body),
         sampling=_sampling(body),
         n=fields.integer(body, "n", 1, 128) or 1,
         logprobs=_logprobs(body),
-        session_id=fields.text(body, "session_id") or _metadata_session(metadata or {}),
+        session_id=_session_id(body),
         template_kwargs=_template_kwargs(body),
         ignored=tuple(sorted(set(body) - _KNOWN)),
     )
 
 
-def _metadata_session(metadata: dict[str, Any]) -> str | None:
-    value = metadata.get("session_id")
-    return value if isinstance(value, str) else None
+def _include_usage(body: dict[str, Any]) -> bool:
+    name = "stream_options.include_usage"
+    return fields.boolean({name: fields.mapping(body, "stream_options").get("include_usage")}, name, False)
+
+
+def _session_id(body: dict[str, Any]) -> str | None:
+    """An empty id is no absent one: it is refused later, and never replaced by the process's session."""
+    name = "metadata.session_id"
+    in_metadata = fields.text({name: fields.mapping(body, "metadata").get("session_id")}, name)
+    own = fields.text(body, "session_id")
+    return own if own is not None else in_metadata
 
 
 def _max_tokens(body: dict[str, Any]) -> int | None:
-    newer = fields.integer(body, "max_completion_tokens", 1)
-    return newer if newer is not None else fields.integer(body, "max_tokens", 1)
+    older, newer = (fields.integer(body, name, 1) for name in ("max_tokens", "max_completion_tokens"))
+    return newer if newer is not None else older
 
 
 def _logprobs(body: dict[str, Any]) -> bool:

@@ -33,7 +33,9 @@ def build_gateway(chat: ChatCompletions, models: Models) -> Starlette:
             Route(f"{prefix}/models", list_models, methods=["GET"]),
             Route(f"{prefix}/models/{{model_id:path}}", get_model, methods=["GET"]),
         ]
-    return Starlette(
+    app = Starlette(
         routes=routes,
         exception_handlers={RequestError: on_request_error, HTTPException: on_not_found, Exception: on_bug},
     )
+    app.router.redirect_slashes = False  # a path with a slash too many is unknown, as on OpenAI's own server
+    return app

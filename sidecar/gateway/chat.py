@@ -40,6 +40,7 @@ class ChatCompletions:
         """One call. Raises `RequestError` for everything that is wrong before the engine is asked."""
         body = await read_body(request, self.max_body)
         chat = chat_completions.parse(body)
+        messages = self.admission.check(chat)  # before the session is opened: a bad request leaves no trace
         session_id = resolve_session(
             self.identity, request.headers, request.path_params.get("session_id"), chat.session_id
         )
@@ -52,7 +53,7 @@ class ChatCompletions:
         )
         try:
             session = await self.registry.for_call(session_id, request.headers.get("x-instance-id"))
-            admitted = await self.admission.admit(session, call)
+            admitted = await self.admission.admit(session, call, messages)
         except StoreError as error:
             raise refusal_of(error) from error
         wake = asyncio.Event()

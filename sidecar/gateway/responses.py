@@ -68,15 +68,12 @@ class Exchange:
         texts = [self.codec.decode([index]) for index in record.output_ids.tolist()]
         return list(zip(texts, record.output_logprobs.tolist(), strict=True))
 
-    async def wait(self, seconds: float) -> bool:
-        """Until there is something new; False after `seconds` without."""
-        try:
+    async def wait(self, seconds: float) -> None:
+        """Until there is something new, or for `seconds`."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.wake.wait()
-        except TimeoutError:
-            return False
         self.wake.clear()
-        return True
 
 
 class StepResponse(Response):
@@ -199,6 +196,7 @@ class StreamResponse(StepResponse):
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
         self._started = False
+        self._last_sent = time.monotonic()
         self._opened = [False] * len(exchange.readers)
         self._calls = [0] * len(exchange.readers)
 
@@ -224,9 +222,13 @@ class StreamResponse(StepResponse):
                         results[index] = result
             if len(results) == len(exchange.readers):
                 break
-            if not await exchange.wait(exchange.pace.heartbeat):
-                await self._start()
-                await self._emit_body(b": heartbeat\n\n")
+            # New tokens are no sign of life as long as they cannot be shown (a call that is not complete).
+            silence_left = self._last_sent + exchange.pace.heartbeat - time.monotonic()
+            if silence_left > 0:
+                await exchange.wait(silence_left)
+                continue
+            await self._start()
+            await self._emit_body(b": heartbeat\n\n")
         finished = [results[index] for index in range(len(exchange.readers))]
         if exchange.include_usage:
             await self._json_event(exchange.head.usage_chunk(_usage(finished)))
@@ -261,6 +263,10 @@ class StreamResponse(StepResponse):
             self._opened[index] = True
             await self._start()
             await self._json_event(self._exchange.head.first_chunk(index))
+
+    async def _emit_body(self, data: bytes) -> None:
+        await super()._emit_body(data)
+        self._last_sent = time.monotonic()
 
     async def _start(self) -> None:
         if not self._started:

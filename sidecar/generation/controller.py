@@ -61,6 +61,8 @@ class Controller:
 
         Raises `Stalled`, or the engine's error if it cannot be retried; the ids sampled so far stay."""
         failures = stalled = 0
+        if generation.output_ids:  # its agent left in the middle, and a retry came
+            self._prepare_resume(generation, fresh_text)
         while not generation.settle():
             await self._gate.wait_open()
             held = len(generation.output_ids)
@@ -69,7 +71,8 @@ class Controller:
             except (EngineUnreachable, EngineFailure) as error:
                 if isinstance(error, EngineFailure) and error.status != 503:
                     raise
-                failures = failures + 1 if len(generation.output_ids) == held else 1
+                progress = generation.request.resumable and len(generation.output_ids) > held
+                failures = 1 if progress else failures + 1
                 if failures > self._limits.engine_retries:
                     raise
                 if generation.finish is None:
@@ -88,6 +91,9 @@ class Controller:
 
     @staticmethod
     def _prepare_resume(generation: Generation, fresh_text: Callable[[], ReplyText]) -> None:
+        """What was sampled stays, unless the sampler cannot go on from it and it is not complete by itself."""
+        if generation.settle():
+            return
         generation.preemptions += 1
         if not generation.request.resumable:
             generation.restart(fresh_text())
@@ -106,9 +112,11 @@ class Controller:
                 self.active[rid] = lifeline
                 async for chunk in chunks:
                     held = len(reader.output_ids)
-                    reader.read(chunk)
-                    first_version = first_version or reader.weight_version
-                    generation.append(reader.output_ids[held:], reader.logprobs[held:])
+                    try:
+                        reader.read(chunk)
+                    finally:  # an error that may be retried comes with ids, too
+                        first_version = first_version or reader.weight_version
+                        generation.append(reader.output_ids[held:], reader.logprobs[held:])
                     if generation.finish is not None:
                         return  # a stop string of the client's
                     if reader.finish is not None:

@@ -27,7 +27,7 @@ from sidecar.sessions.step_run import StepRun
 from sidecar.tito.delta import Conversation
 from sidecar.tito.errors import MessageError, TemplateError
 from sidecar.tito.fingerprint import digest
-from sidecar.tito.messages import normalise
+from sidecar.tito.messages import Message, normalise
 from sidecar.tito.model import Model
 from sidecar.tito.plan import Placement, PlannedPrompt, Request, place, render
 from sidecar.tito.trajectory import Node, ids_to_json, join_ids_json
@@ -70,13 +70,28 @@ class Admission:
         self._context_window = context_window
         self._slots = asyncio.Semaphore(2)
 
-    async def admit(self, session: Session, call: Call) -> Admitted:
-        """Start, join, resume or replay. Raises `RequestError`; the session is unchanged then."""
+    def check(self, chat: ChatRequest) -> Sequence[Message]:
+        """The request's messages in canonical form. Raises `RequestError` for what is wrong in any session."""
+        if chat.tools and not self._model.verdict.tools:
+            raise bad_field(
+                "tools",
+                [tool["function"]["name"] for tool in chat.tools],
+                "the model's chat template prints no tools",
+            )
+        try:
+            return normalise(chat.messages)
+        except MessageError as error:
+            raise RequestError(400, str(error), param=error.param) from error
+
+    async def admit(self, session: Session, call: Call, messages: Sequence[Message]) -> Admitted:
+        """Start, join, resume or replay; `messages` are what `check` made of the call's.
+
+        Raises `RequestError`; the session is unchanged then."""
         if call.retry_count > 0:
             known = self._retry(session, call)
             if known is not None:
                 return known
-        request = self._request(session, call.chat)
+        request = self._request(session, call.chat, messages)
         placement = place(self._model, session.trajectory, request, self._policy.match)
         if placement.parent is None and len(session.trajectory.roots) >= self._policy.max_roots:
             raise RequestError(
@@ -97,17 +112,8 @@ class Admission:
             return Admitted(replayed=finished)
         return None
 
-    def _request(self, session: Session, chat: ChatRequest) -> Request:
-        if chat.tools and not self._model.verdict.tools:
-            raise bad_field(
-                "tools",
-                [tool["function"]["name"] for tool in chat.tools],
-                "the model's chat template prints no tools",
-            )
-        try:
-            messages = normalise(chat.messages)
-        except MessageError as error:
-            raise RequestError(400, str(error), param=error.param) from error
+    @staticmethod
+    def _request(session: Session, chat: ChatRequest, messages: Sequence[Message]) -> Request:
         return Request(
             messages,
             Conversation(chat.tools, chat.template_kwargs, session.clock),
@@ -121,7 +127,7 @@ class Admission:
                 return render(self._model, placement)
             async with self._slots:
                 return await asyncio.to_thread(render, self._model, placement)
-        except TemplateError as error:
+        except (MessageError, TemplateError) as error:
             raise RequestError(400, str(error), param="messages") from error
 
     def _start(self, session: Session, call: Call, placement: Placement, prompt: PlannedPrompt) -> Admitted:

@@ -29,7 +29,8 @@ def session_of(key: str, secret: bytes) -> str | None:
         session_id = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
     except ValueError:
         return None
-    return session_id if hmac.compare_digest(mac, _mac(session_id, secret)) else None
+    # as bytes: `compare_digest` refuses strings that are not ASCII, and anybody may send one
+    return session_id if hmac.compare_digest(mac.encode(), _mac(session_id, secret).encode()) else None
 
 
 def _mac(session_id: str, secret: bytes) -> str:

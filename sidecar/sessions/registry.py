@@ -6,6 +6,7 @@ A session is in memory while it is open; finalized ones are rebuilt from the sto
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from typing import Any
@@ -19,6 +20,8 @@ from sidecar.store.protocol import SessionRow, Store, StoredSession
 from sidecar.tito.model import Model
 from sidecar.tito.segments import NoSteps, SegmentPlan, plan_segments
 from sidecar.tito.trajectory import main_lineage
+
+log = logging.getLogger(__name__)
 
 LONGEST_ID = 256
 _NOTHING_DISCARDED = {"success": True, "session_removed": False, "segments_removed": 0}
@@ -34,8 +37,10 @@ def check_session_id(session_id: str) -> str:
 class Registry:
     """Sessions by id."""
 
-    def __init__(self, store: Store, controller: Controller, model: Model) -> None:
+    def __init__(self, store: Store, controller: Controller, model: Model, *, pinned: bool) -> None:
+        """`pinned`: a sampling pin is in force for all sessions."""
         self._store = store
+        self._pinned = pinned
         self._controller = controller
         self._model = model
         self._sessions: dict[str, Session] = {}
@@ -173,14 +178,17 @@ class Registry:
         return {"success": True, "data": data, "drained": row.drained_at is not None}
 
     async def stop(self, timeout: float) -> None:
-        """Refuse new calls, give running steps `timeout` seconds to be committed, then cancel them."""
+        """Refuse new calls, give running steps `timeout` seconds to be committed, then cancel them. Detached steps
+        are in the store already."""
         self.stopping = True
-        tasks = [run.task for session in self._sessions.values() for run in session.runs.values()]
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=timeout)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        runs = [run for session in self._sessions.values() for run in session.runs.values()]
+        running = [run.task for run in runs if not run.detached]
+        if running:
+            await asyncio.wait(running, timeout=timeout)
+        tasks = [run.task for run in runs if not run.task.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _known(self, session_id: str) -> Session:
         session = await self._find(session_id)
@@ -211,6 +219,10 @@ class Registry:
         return session
 
     async def _create(self, session_id: str, fields: dict[str, Any]) -> Session:
+        if not fields.get("sampling") and not self._pinned:
+            log.warning(
+                "session without a sampling pin: session_id=%s; agents choose temperature and top_p", session_id
+            )
         now = time.time()
         row = SessionRow(
             session_id=session_id,

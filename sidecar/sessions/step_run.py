@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from adapters.models.reply import Delta, Reply, join
+from adapters.protocols.errors import RequestError
 from sidecar.generation.generation import Generation
 from sidecar.sessions.draft import StepDraft
 from sidecar.tito.records import StepRecord
@@ -60,7 +61,7 @@ class StepRun:
         self.draft = draft
         self.generation = generation
         self.result: StepResult | None = None
-        self.failure: BaseException | None = None
+        self.failure: Exception | None = None
         self.detached = False
         self._owner = owner
         self._retry_window = retry_window
@@ -118,10 +119,13 @@ class StepRun:
     async def _run(self) -> None:
         try:
             await self._generate_until_done()
-        except BaseException as error:
+        except asyncio.CancelledError:
+            self.failure = RequestError(
+                503, "the sidecar is shutting down", kind="server_error", code="shutting_down", retry_after=1
+            )
+            raise
+        except Exception as error:
             self.failure = error
-            if isinstance(error, asyncio.CancelledError):
-                raise
             if not isinstance(error, StepAborted):
                 log.info("step failed: session_id=%s step_id=%s: %s", self.draft.session_id, self.step_id, error)
         finally:

@@ -65,7 +65,8 @@ class PauseRow:
 
 
 class Store(Protocol):
-    """All methods may raise `StoreError`; a call that raised wrote nothing."""
+    """All methods may raise `StoreError`, and then wrote nothing. A call that is cancelled may be written all the
+    same."""
 
     async def start(self) -> None:
         """Open or create the database and upgrade its schema. Raises `StoreVersionError` on a newer one."""
@@ -83,7 +84,8 @@ class Store(Protocol):
         """The session with all its steps, or None for an id never seen."""
 
     async def save_step(self, step: StepRecord, blobs: Mapping[bytes, bytes]) -> None:
-        """Insert a step or replace the one with its `step_id`, and the blobs (key -> bytes) it refers to.
+        """Insert a step or replace the one with its `step_id`, and the blobs (key -> bytes) it refers to. Its
+        session has to be saved first.
 
         A blob is kept once per session, whichever step brings it first."""
 

@@ -6,6 +6,7 @@ Promise: what `sidecar.store.protocol.Store` says. Use from one event loop, by a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -18,6 +19,8 @@ from sidecar.store.protocol import PauseRow, SessionRow, StoredSession, StoreErr
 from sidecar.store.sqlite import SqliteBackend, prepare_file, sqlite_path
 from sidecar.store.writer import GroupedWriter, WriterLimits
 from sidecar.tito.records import StepRecord
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,8 +113,11 @@ class SqlStore:
 
     def mark_delivered(self, session_id: str, step_id: str) -> None:
         """Set `delivered` in a later group commit; an unknown step is ignored."""
-        if self._writer is not None:
-            self._writer.post(writes.delivered_write(session_id, step_id))
+        write = writes.delivered_write(session_id, step_id)
+        if self._writer is None:
+            log.warning("%s was not stored: the store is not open", write.what)
+        else:
+            self._writer.post(write)
 
     async def discard_session(self, row: SessionRow) -> int:
         """Save `row` as a tombstone and delete the session's steps and blobs; the number of steps deleted."""

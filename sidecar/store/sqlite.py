@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, AsyncAdaptedQueuePool, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -92,6 +92,7 @@ class SqliteBackend:
         self._read_engine = create_async_engine(
             URL.create("sqlite+aiosqlite", database=str(path)),
             connect_args=connect_args,
+            poolclass=AsyncAdaptedQueuePool,  # the default only since SQLAlchemy 2.0.38
             pool_size=_READERS,
             max_overflow=0,
             hide_parameters=True,

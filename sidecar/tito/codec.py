@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Tokenizer
 
+from sidecar.tito.errors import MessageError
 from sidecar.tito.records import Ids
 
 _BATCH_FROM = 8192
@@ -33,12 +34,17 @@ class Protection:
         """Occurrences replaced."""
 
     def character(self, spelling: str) -> str:
-        """The private-use character that stands for `spelling` in this rendering."""
+        """The private-use character that stands for `spelling` in this rendering. Raises `MessageError` if there
+        are too many different ones."""
         self.count += 1
         known = self._characters.get(spelling)
         if known is None:
             if len(self._characters) == _MOST_PROTECTED:
-                raise ValueError(f"more than {_MOST_PROTECTED} different control spellings in one request")
+                raise MessageError(
+                    f"messages hold more than {_MOST_PROTECTED} different control-token spellings and characters "
+                    "from U+F0000 to U+F0FFF; send fewer of them",
+                    "messages",
+                )
             known = self._characters[spelling] = chr(_FIRST_PROTECTED + len(self._characters))
         return known
 

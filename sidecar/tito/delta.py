@@ -23,6 +23,7 @@ from sidecar.tito.messages import Call, Message
 from sidecar.tito.records import Ids
 
 SENTINEL = "⟦tito:5f1c9e⟧"
+"""Stands for the reply's text; `_unused_sentinel` varies it if a message quotes it."""
 _PROTECTED_ROLES = ("user", "tool")
 _TAIL = 64
 
@@ -117,7 +118,8 @@ class PromptBuilder:
     ) -> str:
         """The text behind the last sentinel, with the first placement of it that the template prints."""
         failure: TemplateError | None = None
-        for candidate in _placements(reply):
+        sentinel = _unused_sentinel(appended)
+        for candidate in _placements(reply, sentinel):
             try:
                 text = self.template.render(
                     [*history, candidate, *appended],
@@ -128,9 +130,9 @@ class PromptBuilder:
             except TemplateError as error:
                 failure = failure or error
                 continue
-            position = text.rfind(SENTINEL)
+            position = text.rfind(sentinel)
             if position >= 0:
-                return text[position + len(SENTINEL) :]
+                return text[position + len(sentinel) :]
         if failure is not None:
             raise failure
         raise DeltaError("the chat template prints nothing of the assistant's last message")
@@ -161,7 +163,20 @@ def short_history(messages: Sequence[Message]) -> list[Message]:
     return [*system, Message(role="user", content="u")]
 
 
-def _placements(reply: Message) -> list[Message]:
+def _unused_sentinel(appended: Sequence[Message]) -> str:
+    """A sentinel that no appended message contains: what stands before a quoted one would be lost."""
+    sentinel, number = SENTINEL, 0
+    while any(sentinel in text for message in appended for text in _texts(message)):
+        number += 1
+        sentinel = f"{SENTINEL[:-1]}:{number}{SENTINEL[-1]}"
+    return sentinel
+
+
+def _texts(message: Message) -> list[str]:
+    return [message.content, message.reasoning or "", *(call.arguments for call in message.calls)]
+
+
+def _placements(reply: Message, sentinel: str) -> list[Message]:
     """The reply with its text replaced by the sentinel, in the order in which placements are tried.
 
     With tool calls the sentinel goes into the last call's arguments and nowhere else: Gemma 4 prints a call
@@ -169,16 +184,15 @@ def _placements(reply: Message) -> list[Message]:
     Olmo 3 print no calls at all.
     """
     bare = replace(reply, content="", reasoning=None)
-    in_content = replace(bare, content=SENTINEL)
+    in_content = replace(bare, content=sentinel)
     if not reply.calls:
         return [in_content]
     return [
-        replace(bare, calls=(*reply.calls[:-1], _sentinel_call(reply.calls[-1]))),
-        replace(bare, calls=(_sentinel_call(reply.calls[0]), *reply.calls[1:])),
+        replace(bare, calls=(*reply.calls[:-1], _sentinel_call(reply.calls[-1], sentinel))),
+        replace(bare, calls=(_sentinel_call(reply.calls[0], sentinel), *reply.calls[1:])),
         in_content,
     ]
 
 
-def _sentinel_call(call: Call) -> Call:
-    parsed = {"value": SENTINEL}
-    return replace(call, parsed=parsed, arguments=f'{{"value": "{SENTINEL}"}}')
+def _sentinel_call(call: Call, sentinel: str) -> Call:
+    return replace(call, parsed={"value": sentinel}, arguments=f'{{"value": "{sentinel}"}}')

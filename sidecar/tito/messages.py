@@ -7,6 +7,7 @@ is `system` and leading system messages are one; parallel tool results stand in 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -76,11 +77,15 @@ class Message:
 
 def parse_arguments(text: str) -> dict[str, Any] | None:
     """A call's arguments as an object, or None if they are no JSON object or mean different things to
-    different readers (duplicate keys, NaN). Empty text is the empty object."""
+    different readers (duplicate keys, NaN, infinities, lone surrogates). Empty text is the empty object."""
     if not text.strip():
         return {}
     try:
-        parsed = json.loads(text, object_pairs_hook=_unique_pairs, parse_constant=_refuse_constant)
+        parsed = json.loads(
+            text, object_pairs_hook=_unique_pairs, parse_constant=_refuse_constant, parse_float=_finite
+        )
+        if "\\u" in text:
+            json.dumps(parsed, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded
     except (ValueError, RecursionError):
         return None
     return parsed if isinstance(parsed, dict) else None
@@ -95,6 +100,13 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is beyond what a float holds")
+    return value
 
 
 def bare_id(call_id: str) -> str:
@@ -199,9 +211,13 @@ def _in_call_order(results: list[Message], calls: tuple[Call, ...], first: int) 
             f"{len(without_id)} of them without tool_call_id; give each result the id of its call",
             f"messages[{first}].tool_call_id",
         )
-    known = [bare_id(call.id) for call in calls]
+    spelled = {call.id for call in calls}
+    # Without punctuation only if a client rewrote the ids: `f:11` and `f1:1` would be one.
+    as_sent = all(result.call_id in spelled for result in results)
+    known = [call.id if as_sent else bare_id(call.id) for call in calls]
+    wanted = [result.call_id or "" if as_sent else bare_id(result.call_id or "") for result in results]
     for offset, result in enumerate(results):
-        if bare_id(result.call_id or "") not in known:
+        if wanted[offset] not in known:
             ids = ", ".join(repr(call.id) for call in calls)
             raise MessageError(
                 f"messages[{first + offset}].tool_call_id is {result.call_id!r}; "
@@ -210,4 +226,5 @@ def _in_call_order(results: list[Message], calls: tuple[Call, ...], first: int) 
             )
     if len(set(known)) != len(known):
         return results  # duplicate call ids: position is all there is
-    return sorted(results, key=lambda result: known.index(bare_id(result.call_id or "")))
+    by_call = sorted(zip(wanted, results, strict=True), key=lambda pair: known.index(pair[0]))
+    return [result for _, result in by_call]

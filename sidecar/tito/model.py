@@ -50,11 +50,9 @@ class Model:
         return self.builder.template.sha256
 
     def reasoning_open(self, tail: str) -> bool:
-        """Whether a prompt that ends in `tail` has opened the reasoning block for the model."""
-        if self.family.reasoning is None:
-            return False
-        opened = tail.rfind(self.family.reasoning.opener)
-        return opened >= 0 and opened > tail.rfind(self.family.reasoning.closer)
+        """Whether a prompt that ends in `tail` has opened the reasoning block for the model. Nothing but white
+        space may follow the opener: an earlier one stands in somebody's message."""
+        return self.family.reasoning is not None and tail.rstrip().endswith(self.family.reasoning.opener)
 
     def reply_text(
         self, tail: str, use_tools: bool, stop_strings: Iterable[str], new_id: Callable[[int], str]
@@ -67,7 +65,9 @@ class Model:
             reasoning_open=self.reasoning_open(tail),
             new_id=new_id,
         )
-        return ReplyText(Detokenizer(self.codec, self.marks), parser, self.stop_ids, tuple(stop_strings))
+        # the text to search has control tokens as marks; a model may also spell them out
+        stops = {form: None for stop in stop_strings for form in (stop, self.marks.marked(stop))}
+        return ReplyText(Detokenizer(self.codec, self.marks), parser, self.stop_ids, tuple(stops))
 
 
 def build_model(

@@ -14,7 +14,7 @@ import numpy as np
 
 from sidecar.tito.delta import Conversation, Prompt, short_history
 from sidecar.tito.errors import DeltaError
-from sidecar.tito.fingerprint import Chain, chain_of, forgiven_differences, lenient_form
+from sidecar.tito.fingerprint import Chain, chain_of, digest, forgiven_differences, lenient_form
 from sidecar.tito.messages import Message
 from sidecar.tito.model import Model
 from sidecar.tito.records import BreakReason, Forgiven, Ids
@@ -65,7 +65,7 @@ def place(
     chains = chain_of(request.conversation.template_kwargs, request.messages)
     match = trajectory.match(chains, request.tools_hash, exact_only=match_mode == "exact")
     first = request.messages[0]
-    system_hash = lenient_form(first) if first.role == "system" else b""
+    system_hash = digest(lenient_form(first)) if first.role == "system" else b""
     if match is None:
         return Placement(request, None, request.messages, chains[-1], (), system_hash, "root")
     record = match.node.record

@@ -52,7 +52,7 @@ class BreakReason:
     field: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class StepRecord:
     """One generation by the policy.
 
@@ -90,7 +90,7 @@ class StepRecord:
     message_count: int
     """Messages in the history after this step, its reply included."""
     system_hash: bytes
-    """Fingerprint of the leading system message (of its absence, too): compactions keep it."""
+    """16-byte fingerprint of the leading system message, `b""` without one: compactions keep it."""
     tools_hash: bytes | None
     """Blob key of the request's tool list; None without tools."""
     template_sha256: str

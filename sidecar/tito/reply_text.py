@@ -13,6 +13,9 @@ from adapters.models.parser import ReplyParser
 from adapters.models.reply import Delta
 from sidecar.tito.codec import Codec
 
+_LONGEST_CHARACTER = 4
+"""Bytes of the longest UTF-8 character, and so the most ids that make one up."""
+
 
 class Detokenizer:
     """Ids to text with control tokens as marks (`adapters.models.marks`)."""
@@ -44,10 +47,24 @@ class Detokenizer:
     def _complete(self) -> str:
         text = self._text()
         if text.endswith(REPLACEMENT):
-            return ""
+            return self._release() if len(self._held) > _LONGEST_CHARACTER else ""
         if self._held:
             self._shown, self._held = self._held, []
         return text
+
+    def _release(self) -> str:
+        """Text of held ids that no further id can change: a run of bytes that are no UTF-8 would else be decoded
+        again with every id. Only the last character may be incomplete, so a split that decodes to the same text
+        on both sides leaves it whole."""
+        whole = self._codec.decode(self._held)
+        for count in range(len(self._held) - 1, len(self._held) - 1 - _LONGEST_CHARACTER, -1):
+            ready, rest = self._held[:count], self._held[count:]
+            if self._codec.decode(ready) + self._codec.decode(rest) == whole:
+                self._held = ready
+                text = self._text()
+                self._shown, self._held = ready, rest
+                return text
+        return ""
 
     def _text(self) -> str:
         if not self._held:

@@ -138,7 +138,8 @@ def _segment_ends(trajectory: Trajectory, untrainable: Collection[str], anchor: 
                 held.update(step.record.step_id for step in path)
                 break
             path.pop()
-    return ends
+    inner = {step.record.step_id for end in ends for step in end.segment_path()[:-1]}
+    return [end for end in ends if end is anchor or end.record.step_id not in inner]
 
 
 def _anchor_end(ends: list[Node], anchor: Node) -> Node:

@@ -14,7 +14,7 @@ from datetime import datetime
 import numpy as np
 
 from sidecar.tito.delta import Conversation, Delta, PromptBuilder, short_history
-from sidecar.tito.errors import TitoError
+from sidecar.tito.errors import TemplateError, TitoError
 from sidecar.tito.messages import Call, Message
 
 _CLOCK = datetime(2026, 1, 2, 3, 4, 5)
@@ -106,7 +106,7 @@ def _check_event(builder: PromptBuilder, event: Event) -> str | None:
     try:
         expected = builder.delta(before, reply, event.appended, event.conversation)
     except TitoError as error:
-        if event.name == "user_without_system":
+        if event.name == "user_without_system" and isinstance(error, TemplateError):
             return None  # a template may insist on a system message: such requests are refused in its own words
         return str(error)
     try:

@@ -35,12 +35,12 @@ async def on_request_error(request: Request, error: Exception) -> Response:
 async def on_not_found(request: Request, error: Exception) -> Response:
     """Exception handler for unknown paths and methods."""
     status = getattr(error, "status_code", 404)
-    what = "there is no" if status == 404 else "wrong method for"
-    return refusal_response(
-        RequestError(
-            status, f"{what} {request.method} {request.url.path}", kind="not_found_error", code="not_found"
-        )
+    what, code = ("there is no", "not_found") if status == 404 else ("wrong method for", "method_not_allowed")
+    response = refusal_response(
+        RequestError(status, f"{what} {request.method} {request.url.path}", kind="not_found_error", code=code)
     )
+    response.headers.update(getattr(error, "headers", None) or {})  # Allow
+    return response
 
 
 async def on_bug(request: Request, error: Exception) -> Response:

@@ -70,13 +70,12 @@ def installed_mini_swe() -> Path:
 
 
 def _install(home: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, capture_output=True, timeout=INSTALL_SECONDS)
+    venv = [sys.executable, "-m", "venv", str(home)]
+    subprocess.run(venv, check=True, timeout=INSTALL_SECONDS)
     pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input"]
     package = f"mini-swe-agent=={VERSION}"
     try:
-        done = subprocess.run(
-            [*pip, package], capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
-        )
+        done = subprocess.run([*pip, package], capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
         problem = done.stderr.strip()[-300:] if done.returncode else None
     except subprocess.TimeoutExpired:
         problem = f"pip did not end within {INSTALL_SECONDS} s"
@@ -85,17 +84,18 @@ def _install(home: Path) -> None:
 
 
 async def run_mini_swe(
-    programs: Path, work: Path, task: str, variables: dict[str, str], *, config: str = "mini.yaml"
+    programs: Path, work: Path, task: str, variables: dict[str, str], *, tool_calls: bool = True
 ) -> Finished:
     """Let `mini` solve `task` in the directory `work`, unattended. `variables` say where its model is.
 
-    config: one of the agent's own config files; `mini.yaml` uses tool calls, `mini_textbased.yaml` code blocks."""
+    tool_calls: False takes the agent's config for models without them, which write code blocks instead."""
     home = work.with_name(f"{work.name}-home")
     home.mkdir()
     trajectory = home / "trajectory.json"
     limits = {"agent.step_limit": 20, "agent.wall_time_limit_seconds": RUN_SECONDS, "environment.timeout": 20}
     command = [str(programs / "mini"), "--model", "openai/qwen3", "--task", task, "--yolo", "--exit-immediately"]
-    command += ["--output", str(trajectory), "--config", config]
+    command += ["--output", str(trajectory), "--config", "mini.yaml" if tool_calls else "mini_textbased.yaml"]
+    command += [] if tool_calls else ["--model-class", "litellm_textbased"]
     for name, value in limits.items():
         command += ["--config", f"{name}={value}"]
     process = await asyncio.create_subprocess_exec(

@@ -48,7 +48,10 @@ class StandInGateway:
             yield self
         finally:
             server.should_exit = server.force_exit = True
-            await task
+            # uvicorn waits for open connections without end; a test that has failed may have left one.
+            _, waiting = await asyncio.wait({task}, timeout=5)
+            for left in waiting:
+                left.cancel()
 
     async def _record(self, request: Request) -> bytes:
         self.requests.append(request)

@@ -1,9 +1,12 @@
 """The interception CA: made once, kept private, refused when it cannot be trusted."""
 
 import datetime
-import multiprocessing
+import fcntl
+import os
 import ssl
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import certifi
@@ -148,14 +151,28 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(
     assert sorted(tmp_path.rglob("*")) == names
 
 
-def _open_in_child(ca_dir: str) -> bytes:
-    return open_authority(Path(ca_dir)).certificate.read_bytes()
+def test_a_sidecar_waits_for_another_that_is_making_the_ca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+    lock = fcntl.flock
 
+    def flock(handle: int, operation: int) -> None:
+        asked.set()
+        lock(handle, operation)
 
-def test_sidecars_that_start_at_once_agree_on_one_ca(tmp_path: Path) -> None:
-    with multiprocessing.get_context("spawn").Pool(4) as pool:
-        found = pool.map(_open_in_child, [str(tmp_path)] * 8, chunksize=1)
-    assert len(set(found)) == 1
+    folder = os.open(tmp_path, os.O_RDONLY)
+    lock(folder, fcntl.LOCK_EX)
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(open_authority, tmp_path)
+        try:
+            assert asked.wait(10)
+            key_pem, certificate_pem = make_authority(datetime.datetime.now(datetime.UTC))
+            (tmp_path / "ca-cert.pem").write_bytes(certificate_pem)
+            (tmp_path / "ca-key.pem").touch(0o600)
+            (tmp_path / "ca-key.pem").write_bytes(key_pem)
+        finally:
+            os.close(folder)
+        assert other.result(10).certificate.read_bytes() == certificate_pem
 
 
 def test_a_made_ca_signs_and_does_nothing_else() -> None:

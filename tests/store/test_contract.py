@@ -191,8 +191,10 @@ async def test_a_value_that_cannot_be_kept_fails_its_own_call(
     assert await store.counts() == {"sessions": 1, "steps": 0}
 
 
-async def test_a_store_that_is_not_open_says_so(database: Database) -> None:
+async def test_a_store_that_is_not_open_says_so(database: Database, caplog: pytest.LogCaptureFixture) -> None:
     store = SqlStore(database.url)
+    store.mark_delivered("s1", "a")
+    assert "step a of session s1 was not stored: the store is not open" in caplog.text
     assert store.failure() == "the store is not open"
     for call in (store.load_session("s1"), store.save_session(session())):
         with pytest.raises(StoreError, match="not open"):

@@ -97,13 +97,17 @@ async def test_a_stored_row_that_cannot_be_read_is_an_error(path: Path) -> None:
     await store.close()
 
 
-async def test_a_lock_of_another_process_fails_the_call_and_is_forgotten_after_it(path: Path) -> None:
+async def test_a_lock_of_another_process_fails_the_calls_and_is_forgotten_after_it(path: Path) -> None:
     store = SqlStore(f"sqlite:///{path}", busy_timeout=0.05)
     await store.start()
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match="locked by another process"):
-            await store.save_step(step(), {})
+        tries: list[object] = []
+        event.listen(store.backend.write_engine, "checkout", lambda connection, *_: tries.append(connection))
+        calls = [store.save_step(step(step_id=f"{index}", sequence=index), {}) for index in range(8)]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert all("locked by another process" in str(outcome) for outcome in outcomes)
+        assert len(tries) == 1, "a batch that waited for a lock does not wait again for each of its steps"
         assert "locked by another process" in (store.failure() or "")
         assert await store.load_session("s1") is not None, "reads go on"
         other.execute("ROLLBACK")

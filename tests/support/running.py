@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,30 @@ import httpx
 import openai
 from tokenizers import Tokenizer
 
+from adapters.engines.base import EngineInfo
 from sidecar.app import Sidecar
 from sidecar.config import load_settings
+from sidecar.tito.model import Model
 from tests.fake_sglang import FakeSGLang
+
+_MODELS: dict[tuple[object, ...], Model] = {}
+
+
+class QuickSidecar(Sidecar):
+    """Reads and tests each model once per test process: it is immutable, and takes seconds."""
+
+    def _load_model(self, info: EngineInfo) -> Model:
+        settings = self.settings
+        key = (
+            settings.tokenizer or info.tokenizer_path,
+            settings.chat_template and settings.chat_template.read_bytes(),
+            settings.model_family,
+            settings.special_tokens_in_content,
+            settings.on_unstable_template,
+        )
+        if key not in _MODELS:
+            _MODELS[key] = super()._load_model(info)
+        return _MODELS[key]
 
 
 @dataclass
@@ -83,7 +105,7 @@ def settings_for(engine_url: str, state_dir: Path, **changes: Any) -> dict[str, 
 async def running_sidecar(engine: FakeSGLang, state_dir: Path, **changes: Any) -> AsyncIterator[Running]:
     """Start a sidecar with its state in `state_dir` (given again: a restart). `changes` are settings."""
     settings = load_settings(settings_for(engine.url, state_dir, **changes))
-    async with Sidecar(settings) as sidecar:
+    async with QuickSidecar(settings) as sidecar:
         token = {"Authorization": f"Bearer {sidecar.control_token}"}
         async with (
             httpx.AsyncClient(base_url=sidecar.control.url, headers=token, timeout=60) as control,
@@ -92,9 +114,14 @@ async def running_sidecar(engine: FakeSGLang, state_dir: Path, **changes: Any) -
             yield Running(sidecar, engine, control, data)
 
 
+@cache
+def _tokenizer(directory: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(directory / "tokenizer.json"))
+
+
 def engine_for(directory: Path, **options: Any) -> FakeSGLang:
     """A stand-in engine that serves the model whose tokenizer is in `directory` (Qwen3's or SmolLM2's)."""
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer = _tokenizer(directory)
     stop = tokenizer.token_to_id("<|im_end|>")
     options.setdefault("vocab_size", tokenizer.get_vocab_size())
     return FakeSGLang(eos_token_ids=(stop,), tokenizer=tokenizer, tokenizer_path=str(directory), **options)

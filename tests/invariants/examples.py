@@ -1,0 +1,30 @@
+"""What one hypothesis example does: play a program, look at the session, check. Used by the tests and by the test
+that the tests can fail."""
+
+from tests.invariants.agent import Agent
+from tests.invariants.aligned import check_aligned, check_once, check_tokens
+from tests.invariants.checks import check_exact, check_template
+from tests.invariants.moves import Program
+from tests.invariants.world import World
+
+
+async def exact_example(world: World, program: Program) -> None:
+    """I1, and I2 between the sampled spans."""
+    agent = Agent(world, world.new_session(), program)
+    journal = await agent.play()
+    await world.engine.wait_idle()
+    view = await world.view(journal.session_id)
+    check_exact(journal, view)
+    check_template(journal, view)
+
+
+async def aligned_example(world: World, program: Program) -> None:
+    """I3 and I4 of the segments that the trainer reads."""
+    agent = Agent(world, world.new_session(), program)
+    journal = await agent.play()
+    await world.engine.wait_idle()
+    segments = await world.segments(journal.session_id)
+    view = await world.view(journal.session_id)
+    check_aligned(journal, view, segments)
+    check_tokens(journal, view, segments)
+    check_once(journal, view, segments)

@@ -1,0 +1,136 @@
+"""The start-up self-test passes the real models and catches templates and tokenizers that are not exact."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.tito.chat_template import ChatTemplate
+from sidecar.tito.delta import PromptBuilder
+from sidecar.tito.model import Model
+from sidecar.tito.selftest import Event, Verdict, check_template, events
+from tests.tito.builders import builder_for, byte_tokenizer
+
+CONTROL = ("<system>", "<user>", "<assistant>", "<tool>", "<end>")
+PLAIN = (
+    "{% if tools %}<system>{{ tools | tojson }}<end>{% endif %}"
+    "{% for m in messages %}BEFORE<{{ m.role }}>{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}[{{ c.function | tojson }}]{% endfor %}<end>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+ROUND = (
+    "{% if m.role == 'user' %}[Round {{ messages[:loop.index] | selectattr('role', 'equalto', 'user') | list | length"
+    " }}]{% endif %}"
+)
+COUNTED_RESULTS = (
+    "{% if m.role == 'tool' %}{% set ns.results = ns.results + 1 %}{{ ns.results }}:{% endif %}"
+)
+EARLIER_USERS = "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join(',') }}"
+
+
+def verdict_of(template: str) -> Verdict:
+    return check_template(builder_for(template, byte_tokenizer(*CONTROL), "<end>"))
+
+
+class TestRealModels:
+    def test_qwen3_is_exact_with_tools(self, qwen3: Model) -> None:
+        assert check_template(qwen3.builder) == Verdict({}, tools=True, prints_tools=True)
+        assert qwen3.verdict.exact
+
+    def test_smollm2_is_exact_and_prints_no_tools(self, smollm2: Model) -> None:
+        assert check_template(smollm2.builder) == Verdict({}, tools=False, prints_tools=False)
+
+
+class TestEvents:
+    def test_every_kind_of_append_is_tried(self) -> None:
+        kinds = {tuple(message.role for message in event.appended) for event in events()}
+        assert kinds == {("user",), ("tool",), ("tool", "tool"), ("tool", "user")}
+
+    def test_histories_end_in_a_reply_and_tools_are_given_where_they_matter(self) -> None:
+        for event in events():
+            assert event.history[-1].role == "assistant"
+            assert (event.conversation.tools is not None) == event.needs_tools
+
+
+class TestTemplates:
+    def test_a_plain_template_is_exact(self) -> None:
+        assert verdict_of(PLAIN.replace("BEFORE", "")) == Verdict({}, tools=True, prints_tools=True)
+
+    def test_a_template_that_counts_rounds_is_not(self) -> None:
+        failures = verdict_of(PLAIN.replace("BEFORE", ROUND)).failures
+        assert "user" in failures
+        assert "[Round 2]" in failures["user"]
+        assert "[Round 3]" in failures["user"]
+        assert failures["user"].index("short history") < failures["user"].index("full history")
+
+    def test_a_template_that_numbers_tool_results_is_caught_in_the_second_turn(self) -> None:
+        counted = "{% set ns = namespace(results=0) %}" + PLAIN.replace("BEFORE", COUNTED_RESULTS)
+        failures = verdict_of(counted).failures
+        assert "tool" not in failures
+        assert set(failures) >= {"parallel_tools", "tool_in_second_turn"}
+
+    def test_a_template_that_prints_no_assistant_text_is_not_exact(self) -> None:
+        silent = PLAIN.replace("BEFORE", "").replace(
+            "{{ m.content }}", "{% if m.role != 'assistant' %}{{ m.content }}{% endif %}"
+        )
+        assert "prints nothing of the assistant" in verdict_of(silent).failures["user"]
+
+    def test_a_template_without_stop_tokens_is_not_exact(self) -> None:
+        verdict = verdict_of(PLAIN.replace("BEFORE", "").replace("<end>", ""))
+        assert "prints none of the stop tokens" in verdict.failures["user"]
+
+    def test_a_template_that_insists_on_a_system_message_is_exact_with_one(self) -> None:
+        strict = "{{ raise_exception('no system') if messages[0].role != 'system' }}" + PLAIN.replace("BEFORE", "")
+        verdict = verdict_of(strict)
+        assert verdict.exact
+        assert not verdict.tools  # the probe for tools has no system message
+        assert verdict.prints_tools
+
+    def test_a_template_without_stop_tokens_unless_there_is_a_system_message_is_not_exact(self) -> None:
+        partial = PLAIN.replace("BEFORE", "").replace("<end>{% endfor %}", "STOP{% endfor %}")
+        partial = partial.replace("STOP", "{% if messages[0].role == 'system' %}<end>{% endif %}")
+        assert set(verdict_of(partial).failures) == {"user_without_system"}
+
+    def test_a_template_that_refuses_the_short_history_alone_is_not_exact(self) -> None:
+        picky = "{{ raise_exception('too short') if messages | length < 5 }}" + PLAIN.replace("BEFORE", "")
+        assert "too short" in verdict_of(picky).failures["user"]
+
+    def test_tools_that_are_not_printed_are_no_tools(self) -> None:
+        toolless = PLAIN.replace("BEFORE", "").replace("{% if tools %}", "{% if false %}")
+        verdict = verdict_of(toolless)
+        assert verdict.tools
+        assert not verdict.prints_tools
+
+    def test_a_template_that_refuses_everything_is_taken_to_print_tools(self) -> None:
+        verdict = verdict_of("{{ raise_exception('never') }}")
+        assert not verdict.tools
+        assert verdict.prints_tools
+        assert "never" in verdict.failures["user"]
+
+    def test_a_template_that_prints_neither_tools_nor_calls_has_no_tool_support(self) -> None:
+        bare = PLAIN.replace("BEFORE", "").replace("{% if tools %}", "{% if false %}")
+        assert not verdict_of(bare.replace("[{{ c.function | tojson }}]", "")).tools
+
+
+class TestSeam:
+    MERGING = "{% for m in messages %}{{ m.role }}:{{ m.content }}|{{ '\n' }}{% endfor %}"
+
+    def test_a_tokenizer_that_merges_across_the_stop_token_is_caught(self) -> None:
+        tokenizer = byte_tokenizer(vocab=["|Ċ"], merges=[("|", "Ċ")])
+        verdict = check_template(builder_for(self.MERGING, tokenizer, "|"))
+        assert "the tokenizer merges across '|'" in verdict.failures["user"]
+        assert "position 10" in verdict.failures["user"]
+
+    def test_the_same_template_is_exact_where_the_stop_token_is_a_boundary(self) -> None:
+        tokenizer = byte_tokenizer("|", vocab=["|Ċ"], merges=[("|", "Ċ")])
+        assert check_template(builder_for(self.MERGING, tokenizer, "|")).exact
+
+    def test_merges_within_the_delta_are_no_fault(self) -> None:
+        tokenizer = byte_tokenizer(vocab=["us", "Ċu"], merges=[("u", "s"), ("Ċ", "u")])
+        assert check_template(builder_for(self.MERGING, tokenizer, "|")).exact
+
+
+@pytest.mark.parametrize("event", events(), ids=lambda event: event.name)
+def test_qwen3_fails_each_event_once_its_template_depends_on_earlier_turns(qwen3: Model, event: Event) -> None:
+    source = qwen3.builder.template.source + EARLIER_USERS
+    builder = PromptBuilder(ChatTemplate(source, {}), qwen3.codec, qwen3.stop_ids)
+    assert event.name in check_template(builder).failures
