@@ -21,6 +21,7 @@ from pydantic_settings import (
 
 from sidecar.generation.sampling import check_pin
 
+_SECRETS = ("engine_api_key", "engine_admin_key", "control_token", "session_secret")
 _SIZES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
@@ -56,6 +57,16 @@ def _size(value: Any) -> Any:
     if match is None or match.group(2).lower() not in _SIZES:
         raise ValueError(f"{value!r} is no size; write bytes, or 512KiB, 8MiB, 1GiB")
     return int(match.group(1)) * _SIZES[match.group(2).lower()]
+
+
+def _whole(value: Any) -> Any:
+    """`413` as a number: flags and the environment are text, and a choice of numbers takes no text."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+def _on_off(value: Any) -> Any:
+    """YAML reads `on` and `off` as true and false."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
 Words = Annotated[list[str], NoDecode, BeforeValidator(_split)]
@@ -99,7 +110,9 @@ class Settings(BaseSettings):
     )
     context_window: int | None = Field(None, ge=2, description="tokens (default: what the engine reports)")
     max_output_tokens: int | None = Field(None, ge=1, description="upper bound for every reply")
-    overflow_status: Literal[400, 413] = Field(400, description="status when a prompt does not fit")
+    overflow_status: Annotated[Literal[400, 413], BeforeValidator(_whole)] = Field(
+        400, description="status when a prompt does not fit"
+    )
     sampling_pin: Annotated[dict[str, Any], NoDecode, BeforeValidator(_pairs)] = Field(
         {}, description="k=v,...: sampling that overrides what agents ask"
     )
@@ -112,7 +125,9 @@ class Settings(BaseSettings):
     advertise_url: str | None = Field(None, description="base of URLs given to agents (default: from --listen)")
     max_body: Size = Field(8 * 2**20, ge=1024, description="largest request body, e.g. 8MiB")
     heartbeat_interval: float = Field(15, gt=0, description="between signs of life on a silent call")
-    json_keepalive: Literal["on", "off"] = Field("on", description="white space before a late JSON reply")
+    json_keepalive: Annotated[Literal["on", "off"], BeforeValidator(_on_off)] = Field(
+        "on", description="white space before a late JSON reply"
+    )
     slow_reader: float = Field(300, gt=0, description="a blocked reader counts as gone after this long")
     retry_window: float = Field(60, ge=0, description="how long a step waits for the retry of its call")
     pause_lease_seconds: float = Field(120, gt=0, description="a pause ends by itself unless renewed")
@@ -182,7 +197,8 @@ def _describe(detail: Any) -> str:
     reason = str(detail["msg"]).removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
         return f"{name} is no setting; see tito-sidecar serve --help"
-    return f"--{name.replace('_', '-')} is {detail['input']!r}: {reason}"
+    shown = "not shown" if name in _SECRETS else repr(detail["input"])
+    return f"--{name.replace('_', '-')} is {shown}: {reason}"
 
 
 def split_address(address: str) -> tuple[str, int]:

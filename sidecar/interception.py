@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Interception:
-    """`gateway_port` is where intercepted calls go; `secret` proves to the gateway that they came from here."""
+    """`gateway` is the address where intercepted calls go; `secret` proves to the gateway that they came from here."""
 
-    def __init__(self, settings: Settings, gateway_port: int, secret: str) -> None:
+    def __init__(self, settings: Settings, gateway: tuple[str, int], secret: str) -> None:
         """Raises `SettingsError` for a bad --intercept or --intercept-hosts."""
         try:
             self._specs = parse_specs(settings.intercept)
@@ -24,7 +24,7 @@ class Interception:
         except ValueError as error:
             raise SettingsError(str(error)) from error
         self._settings = settings
-        self._gateway_port = gateway_port
+        self._gateway = gateway
         self._secret = secret
         self._interceptor: Interceptor | None = None
 
@@ -52,8 +52,8 @@ class Interception:
         self._interceptor = Interceptor(
             self._specs,
             self._hosts,
-            gateway_host="127.0.0.1",
-            gateway_port=self._gateway_port,
+            gateway_host=self._gateway[0],
+            gateway_port=self._gateway[1],
             ca_dir=self._settings.ca_dir,
             secret=self._secret,
             body_limit=self._settings.max_body,

@@ -7,6 +7,7 @@ heartbeat: an engine error before that is a real status. One task writes; anothe
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,6 +25,8 @@ from sidecar.sessions.session import Session
 from sidecar.sessions.step_run import StepResult
 from sidecar.tito.codec import Codec
 from sidecar.web.refusals import refusal_response
+
+log = logging.getLogger(__name__)
 
 _KEEPALIVE_AFTER = 4
 """Heartbeat intervals after which a JSON reply begins with white space."""
@@ -94,13 +97,22 @@ class StepResponse(Response):
             await asyncio.wait({self._gone, writer}, return_when=asyncio.FIRST_COMPLETED)
             if not writer.done():
                 writer.cancel()
-            with suppress(asyncio.CancelledError):
-                await writer
+            await self._end_of(writer)
         finally:
             for task in (self._gone, writer):
                 task.cancel()
             for reader in self._exchange.readers:
                 reader.close()
+
+    async def _end_of(self, writer: asyncio.Task[None]) -> None:
+        try:
+            await writer
+        except asyncio.CancelledError:
+            pass
+        except (AgentGone, BrokenReply) as error:
+            # A response that is left without its end closes the connection.
+            exchange = self._exchange
+            log.info("reply cut: session_id=%s id=%s: %s", exchange.session.session_id, exchange.head.id, error)
 
     async def _write(self, scope: Scope, receive: Receive) -> None:
         raise NotImplementedError
@@ -174,7 +186,7 @@ class JsonResponse(StepResponse):
                 results = [result for reader in exchange.readers if (result := reader.result) is not None]
             except Exception as error:
                 if started:
-                    raise BrokenReply("the reply failed after its headers had left") from error
+                    raise BrokenReply(f"it failed after its headers had left: {error}") from error
                 raise
             if len(results) == len(exchange.readers):
                 return results, started

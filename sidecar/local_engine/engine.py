@@ -55,6 +55,7 @@ class LocalEngine:
         self.started = False
         self._llama = LlamaServer(files.weights, context_length=context_length, slots=slots, threads=threads)
         self._table: TokenTable | None = None
+        # By request id; an ended generation leaves once llama.cpp has freed its slot, milliseconds later.
         self._running: dict[str, Generation] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._works: dict[str, asyncio.Task[None]] = {}
@@ -81,7 +82,8 @@ class LocalEngine:
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        """Requests in flight, waiting ones included. One that has its reply does not count."""
+        return sum(generation.finish is None for generation in self._running.values())
 
     def submit(self, request: GenerateRequest) -> Generation:
         """Start a generation and return it; raises RequestRefusedError for an id that is in flight."""

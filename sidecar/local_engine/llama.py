@@ -1,20 +1,16 @@
 """llama.cpp inside this process, driven through the loopback server that `xllamacpp` starts.
 
 Promise: `sample` yields every sampled id with the logprob that llama.cpp computed for it, in order, or raises
-LlamaError; closing the iterator cancels the generation within about a token (within a second while a long
-prompt is being read). Nothing is ever made up for a token whose logprob did not come.
+LlamaError; closing the iterator cancels the generation within about a token (within a batch of
+`_BATCH` tokens while a prompt is being read). Nothing is ever made up for a token whose logprob did not come.
 
 Concurrency: start, stop and sample belong to one event loop. llama.cpp works on threads of its own; loading
 holds the interpreter's lock for the time it takes (0.2 to 2.5 s measured), all else does not block.
 """
 
 import asyncio
-import ctypes
-import os
 import secrets
-import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +21,10 @@ import orjson
 from sidecar.local_engine.errors import LlamaError
 
 _PROMPT_CACHE_MIB = 512  # states of prompts that lost their slot; 23 KB per token
+# Tokens of a prompt read in one go (about 1 s): others wait that long for their next token, an abort for its
+# effect. llama.cpp's own 2048 gains nothing on CPUs.
+_BATCH = 256
 _LOG_ERRORS_ONLY = 1
-_SIGACTION_BYTES = 1024  # more than any platform's `struct sigaction`
 
 
 @dataclass(frozen=True)
@@ -104,6 +102,7 @@ class LlamaServer:
         params.n_parallel = self._slots
         params.cpuparams.n_threads = self._threads
         params.cpuparams_batch.n_threads = self._threads
+        params.n_batch = params.n_ubatch = _BATCH
         params.n_threads_http = 2 * self._slots + 4  # one per stream; cancelled ones linger for a moment
         params.cache_ram_mib = _PROMPT_CACHE_MIB
         params.api_keys = [key]
@@ -113,33 +112,10 @@ class LlamaServer:
         params.endpoint_slots = False
         params.fit_params = False
         params.verbosity = _LOG_ERRORS_ONLY
-        with _signal_handlers_kept():
-            try:
-                return xllamacpp.Server(params)
-            except RuntimeError as error:
-                raise LlamaError(f"llama.cpp could not load {self._weights}: {error}") from error
-
-
-@contextmanager
-def _signal_handlers_kept() -> Iterator[None]:
-    """Undo what xllamacpp does to SIGINT and SIGTERM: it takes both over, and Ctrl-C would reach only it.
-
-    Done through the C library because Python's `signal` works in the main thread only and would not notice.
-    """
-    if os.name != "posix":
-        yield
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    saved = {number: ctypes.create_string_buffer(_SIGACTION_BYTES) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number, action in saved.items():
-        if libc.sigaction(int(number), None, action) != 0:
-            raise OSError(ctypes.get_errno(), f"cannot read the handler of {number.name}")
-    try:
-        yield
-    finally:
-        for number, action in saved.items():
-            if libc.sigaction(int(number), action, None) != 0:
-                raise OSError(ctypes.get_errno(), f"cannot restore the handler of {number.name}")
+        try:
+            return xllamacpp.Server(params)
+        except RuntimeError as error:
+            raise LlamaError(f"llama.cpp could not load {self._weights}: {error}") from error
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:

@@ -3,8 +3,8 @@
 Promise: a parameter is honoured or refused, never dropped. Names, defaults, bounds and wording of refusals are
 those of SGLang 0.5.23. Concurrency: pure functions and frozen values.
 
-One difference from SGLang, stated by `/server_info`: logprobs are those of the model's own distribution,
-before temperature, penalties and `min_new_tokens` (SGLang truncates after it too, but applies those before).
+Stated by `/server_info` too: logprobs are those of the model's own distribution, before temperature, penalties
+and `min_new_tokens`. At temperature 1 (and greedy, where SGLang reports the same) nothing differs.
 """
 
 from collections.abc import Callable, Collection, Mapping

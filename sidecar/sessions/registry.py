@@ -54,9 +54,7 @@ class Registry:
         session = await self._find(check_session_id(session_id))
         if session is None:
             session = await self._create(session_id, {"instance_id": instance_id})
-        if not session.open:
-            raise session_closed(session_id, "finalized" if session.row.state == "open" else session.row.state)
-        return session
+        return self._open(session)
 
     async def open(self, session_id: str | None, fields: dict[str, Any]) -> Session:
         """Open a session, or find the open one of that id. `fields` are those of its row."""
@@ -64,8 +62,13 @@ class Registry:
         session = await self._find(session_id)
         if session is None:
             return await self._create(session_id, fields)
-        if not session.open:
-            raise session_closed(session_id, session.row.state)
+        return self._open(session)
+
+    @staticmethod
+    def _open(session: Session) -> Session:
+        if not session.open:  # one that is being closed counts as closed
+            state = "finalized" if session.row.state == "open" else session.row.state
+            raise session_closed(session.session_id, state)
         return session
 
     async def finalize(
@@ -156,6 +159,8 @@ class Registry:
         """The segments of a finalized session. Raises `RequestError`."""
         session = await self._known(session_id)
         row = session.row
+        if row.state == "discarded":
+            raise session_closed(session_id, "discarded")
         if row.finalization is None:
             raise RequestError(
                 409,

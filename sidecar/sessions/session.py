@@ -20,6 +20,9 @@ from sidecar.tito.records import StepRecord
 from sidecar.tito.reply_text import ReplyText
 from sidecar.tito.trajectory import Node, Trajectory
 
+_LAST_BYTES = 1.0
+"""Seconds that a session's end waits for replies which are complete but not yet written."""
+
 
 class Session:
     """A session's live state. Made by the registry, from the store's row and steps."""
@@ -33,6 +36,8 @@ class Session:
         """Held while the session is finalized or discarded."""
         self.closing = False
         """A finalize or discard is under way: no new calls."""
+        self._followed: list[StepRun] = []
+        """Steps whose replies may still be on their way out, finished ones included."""
         self._store = store
         self._controller = controller
         self._model = model
@@ -89,6 +94,7 @@ class Session:
         """Run a step."""
         run = StepRun(self, draft, generation, retry_window)
         self.runs[draft.step_id] = run
+        self._followed = [one for one in self._followed if not one.unfollowed.is_set()] + [run]
         return run
 
     def new_text(self, draft: StepDraft) -> ReplyText:
@@ -154,4 +160,14 @@ class Session:
             run.abort("its session is closed")
         if late:
             await asyncio.wait([run.task for run in late])
+        await self._replies_out()
         return [node.record.step_id for node in self.trajectory if node.record.state == "aborted"]
+
+    async def _replies_out(self) -> None:
+        """Until the replies of steps that were just committed have left, so that they count as delivered; a slow
+        agent is not waited for."""
+        leaving = [asyncio.ensure_future(run.unfollowed.wait()) for run in self._followed]
+        if leaving:
+            _, late = await asyncio.wait(leaving, timeout=_LAST_BYTES)
+            for task in late:
+                task.cancel()

@@ -63,6 +63,8 @@ class StepRun:
         self.result: StepResult | None = None
         self.failure: Exception | None = None
         self.detached = False
+        self.unfollowed = asyncio.Event()
+        """Nobody follows any more: the reply has gone out, or its agent is gone."""
         self._owner = owner
         self._retry_window = retry_window
         self._readers = 0
@@ -85,6 +87,7 @@ class StepRun:
     def subscribe(self, wake: asyncio.Event) -> StepReader:
         """Follow this step: `wake` is set when there is something to read. A detached step goes on."""
         self._readers += 1
+        self.unfollowed.clear()
         self.generation.listeners.add(wake)
         if self.detached:
             self.detached = False
@@ -94,6 +97,8 @@ class StepRun:
     def leave(self) -> None:
         """A reader left; with the last one the engine's call is aborted and the step detached."""
         self._readers -= 1
+        if self._readers == 0:
+            self.unfollowed.set()
         if self._readers == 0 and not self.over and not self.detached:
             self.detached = True
             self._resumed.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -20,16 +20,22 @@ from sidecar.tito.records import Ids
 _BATCH_FROM = 8192
 """Characters from which `encode_batch_fast` is used: it releases the GIL while it works."""
 
-_PROTECTED = "[\U000f0000-\U000f0fff]"
+_PROTECTED = re.compile("[\U000f0000-\U000f0fff]")
 _FIRST_PROTECTED = 0xF0000
 _MOST_PROTECTED = 0x1000
 
 
 class Protection:
-    """The spellings taken out of one request's contents; one object per rendering."""
+    """The spellings taken out of one request's contents; one object per rendering.
 
-    def __init__(self) -> None:
+    `taken` are the private-use characters that stand in the rendered text by themselves (a reply, a tool's
+    description may hold any): none of them becomes a placeholder."""
+
+    def __init__(self, taken: Collection[str] = ()) -> None:
         self._characters: dict[str, str] = {}
+        self._spellings: dict[str, str] = {}
+        self._free = (chr(_FIRST_PROTECTED + n) for n in range(_MOST_PROTECTED))
+        self._taken = taken
         self.count = 0
         """Occurrences replaced."""
 
@@ -39,19 +45,28 @@ class Protection:
         self.count += 1
         known = self._characters.get(spelling)
         if known is None:
-            if len(self._characters) == _MOST_PROTECTED:
+            known = next((character for character in self._free if character not in self._taken), None)
+            if known is None:
                 raise MessageError(
                     f"messages hold more than {_MOST_PROTECTED} different control-token spellings and characters "
                     "from U+F0000 to U+F0FFF; send fewer of them",
                     "messages",
                 )
-            known = self._characters[spelling] = chr(_FIRST_PROTECTED + len(self._characters))
+            self._characters[spelling], self._spellings[known] = known, spelling
         return known
 
+    def stands_in(self, text: str) -> bool:
+        """Whether `text` holds a placeholder."""
+        return any(match.group() in self._spellings for match in _PROTECTED.finditer(text))
+
     def restore(self, text: str) -> str:
-        """`text` with every private-use character of ours replaced by its spelling."""
-        spellings = {character: spelling for spelling, character in self._characters.items()}
-        return re.sub(_PROTECTED, lambda match: spellings[match.group()], text)
+        """`text` with every placeholder replaced by its spelling."""
+        return _PROTECTED.sub(lambda match: self._spellings.get(match.group(), match.group()), text)
+
+
+def private_use(text: str) -> set[str]:
+    """The characters of `text` that could be mistaken for placeholders."""
+    return set(_PROTECTED.findall(text))
 
 
 class Codec:
@@ -69,7 +84,7 @@ class Codec:
         self._plain = Tokenizer.from_str(json.dumps(description))
         spellings = sorted(map(re.escape, self._ids), key=len, reverse=True)
         # Our own private-use characters are protected too, so that content cannot forge a placeholder.
-        self._protect = re.compile("|".join([*spellings, _PROTECTED]))
+        self._protect = re.compile("|".join([*spellings, _PROTECTED.pattern]))
         self._boundary = re.compile(f"({'|'.join(spellings)})") if spellings else None
 
     def token_id(self, spelling: str) -> int | None:
@@ -88,7 +103,7 @@ class Codec:
         pieces: list[Ids] = []
         run = ""  # text between protected pieces is encoded as one, as it would be without any of them
         for piece in self._boundary.split(text):
-            if not re.search(_PROTECTED, piece):
+            if not protection.stands_in(piece):
                 run += piece
                 continue
             pieces.append(self._encode(self._tokenizer, run))

@@ -11,13 +11,13 @@ the rest (measured 2026-11, `selftest.py` is that detection).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from sidecar.tito.chat_template import ChatTemplate
-from sidecar.tito.codec import Codec, Protection
+from sidecar.tito.codec import Codec, Protection, private_use
 from sidecar.tito.errors import DeltaError, TemplateError
 from sidecar.tito.messages import Call, Message
 from sidecar.tito.records import Ids
@@ -75,13 +75,13 @@ class PromptBuilder:
 
     def full(self, messages: Sequence[Message], conversation: Conversation) -> Prompt:
         """The whole conversation with the generation prompt. Raises `TemplateError`."""
-        protection = Protection()
-        text = self.template.render(
-            self._protected(messages, protection),
-            conversation.tools,
-            conversation.template_kwargs,
-            conversation.clock,
-        )
+
+        def render(contents: Sequence[Message]) -> str:
+            return self.template.render(
+                contents, conversation.tools, conversation.template_kwargs, conversation.clock
+            )
+
+        text, protection = self._printed(messages, render)
         return Prompt(self.codec.encode(text, protection), text[-_TAIL:], protection.count)
 
     def delta(
@@ -97,9 +97,9 @@ class PromptBuilder:
         templates whose output depends on nothing else, the full history for stateful ones. Raises `DeltaError`
         if the template prints no sentinel or no stop token after it, `TemplateError` if it raises.
         """
-        protection = Protection()
-        protected = self._protected(appended, protection)
-        text = self._after_sentinel(history, reply, protected, conversation)
+        text, protection = self._printed(
+            appended, lambda contents: self._after_sentinel(history, reply, contents, conversation)
+        )
         close, position = self._first_stop(text)
         rest = text[position + len(close) :]
         return Delta(
@@ -145,6 +145,20 @@ class PromptBuilder:
             raise DeltaError(f"the chat template prints none of the stop tokens {stops} after a reply")
         position, stop = min(printed, key=lambda entry: (entry[0], -len(entry[1])))
         return stop, position
+
+    def _printed(
+        self, messages: Sequence[Message], render: Callable[[Sequence[Message]], str]
+    ) -> tuple[str, Protection]:
+        """What `render` prints of `messages`, with placeholders in the place of control-token spellings.
+
+        Placeholders are chosen among characters that nothing else in the text uses, which a first rendering
+        tells; messages without such spellings are rendered once."""
+        protection = Protection()
+        protected = self._protected(messages, protection)
+        if protection.count:
+            protection = Protection(private_use(render(messages)))
+            protected = self._protected(messages, protection)
+        return render(protected), protection
 
     def _protected(self, messages: Sequence[Message], protection: Protection) -> list[Message]:
         if not self._protect_content:

@@ -8,6 +8,7 @@ ignores nothing. Equal chain hashes mean equal histories under that reading.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -88,8 +89,8 @@ def canonical_arguments(call: Call) -> str:
         return call.arguments
     try:
         return orjson.dumps(call.parsed, option=orjson.OPT_SORT_KEYS).decode()
-    except TypeError:  # an integer beyond 64 bits
-        return call.arguments
+    except TypeError:  # an integer beyond 64 bits, or nested deeper than orjson goes
+        return json.dumps(call.parsed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def forgiven_differences(stored: Message, replayed: Message, message_index: int) -> tuple[Forgiven, ...]:

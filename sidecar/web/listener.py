@@ -51,6 +51,11 @@ class Listener:
         return f"http://{host}:{self.port}"
 
     @property
+    def local_address(self) -> tuple[str, int]:
+        """Where this machine reaches it: loopback if it listens on all interfaces."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host), self.port
+
+    @property
     def problem(self) -> str | None:
         """Why nothing listens, or None."""
         if self._task is None:
@@ -92,7 +97,8 @@ class Listener:
     def _bind(self) -> socket.socket:
         host, port = split_address(self._address)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        bound = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio sets TCP_NODELAY only on sockets that name their protocol; without it each reply waits 40 ms
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((host, port))

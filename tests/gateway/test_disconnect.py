@@ -234,3 +234,26 @@ async def test_a_slow_agent_delays_neither_a_pause_nor_a_finalize(qwen3_dir: Pat
             await running.post("/v1/rollout/resume")
             finalized = await running.finalize("s", timeout_seconds=0.1)
             assert len(finalized["aborted_step_ids"]) == 1
+
+
+async def test_a_reply_on_its_way_when_the_session_is_finalized_counts_as_delivered(
+    qwen3_dir: Path, tmp_path: Path
+) -> None:
+    async with (
+        engine_for(qwen3_dir, incremental=True) as engine,
+        running_sidecar(engine, tmp_path / "state") as running,
+    ):
+        small_buffers(running)
+        engine.replies.append(Reply(text="-" * 64 * 1000, chunk_tokens=1))
+        async with agent_of(running, "s", ask(stream=True)) as agent:
+            [step] = (await until_states(running, "s", "committed"))["steps"]
+            assert step["delivered"] is False
+            finalizing = asyncio.ensure_future(running.finalize("s"))
+            received = b""
+            while b"[DONE]" not in received:
+                data = await asyncio.get_running_loop().sock_recv(agent, 65536)
+                assert data, "the connection ended early"
+                received = received[-16:] + data
+            assert (await finalizing)["num_turns"] == 1
+        [segment] = await running.segments("s")
+        assert segment["extra_info"]["untrainable"] == []

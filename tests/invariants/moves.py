@@ -150,13 +150,14 @@ asks = st.builds(
     max_tokens=st.none() | st.none() | st.integers(1, 12),
     n=st.sampled_from([1, 1, 1, 1, 2]),
     replay=st.builds(Replay, *[st.booleans()] * 5),
-    tools=st.sampled_from([0, 0, 0, 0, 0, 1, 2]),
+    tools=st.sampled_from([0] * 18 + [1, 2]),
     penalty=st.sampled_from([False] * 7 + [True]),
 )
 _one = asks.map(lambda ask: ask if ask.n == 1 else Ask(sample=ask.sample, text=ask.text, stream=ask.stream))
-_after = st.integers(0, 6)
+_after = st.sampled_from([0, 1, 2, 3, 5, 8])
 turns = st.builds(Turn, asks)
 moves = st.one_of(
+    turns,
     turns,
     turns,
     st.builds(Turn, asks, back=st.integers(1, 3)),
@@ -171,14 +172,14 @@ moves = st.one_of(
 )
 
 
-def programs(max_moves: int = 7) -> st.SearchStrategy[Program]:
-    """Random agent runs; the first move is a turn."""
+def programs(max_moves: int = 9) -> st.SearchStrategy[Program]:
+    """Random agent runs of at least four moves; the first is a turn."""
     return st.builds(
         lambda system, thinking, first, rest: Program(system, thinking, (first, *rest)),
-        st.none() | texts,
+        st.none() | words,
         st.sampled_from([True, True, False]),
         turns,
-        st.lists(moves, min_size=1, max_size=max_moves - 1),
+        st.lists(moves, min_size=3, max_size=max_moves - 1),
     )
 
 

@@ -174,10 +174,7 @@ def shipped(files: ModelFiles) -> Iterator[httpx.Client]:
     params.model.path = str(files.gguf)
     params.n_ctx, params.n_parallel, params.cpuparams.n_threads = 512, 1, 1
     params.verbosity, params.ui, params.cache_ram_mib = 1, False, 0
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     server = xllamacpp.Server(params)
-    signal.signal(signal.SIGINT, before[0])
-    signal.signal(signal.SIGTERM, before[1])
     with httpx.Client(base_url=server.listening_address, timeout=LIVENESS) as client:
         yield client
 

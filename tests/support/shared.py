@@ -32,6 +32,6 @@ async def module_sidecar(
 @pytest_asyncio.fixture(loop_scope="module")
 async def shared(module_sidecar: Running) -> Running:
     """The module's sidecar; its engine has forgotten what the test before asked and scripted."""
-    await module_sidecar.engine.wait_idle()
+    await module_sidecar.engine.wait_idle(5)
     module_sidecar.engine.reset()
     return module_sidecar

@@ -51,9 +51,7 @@ class TestAgainstTransformers:
         self, qwen3: Model, qwen3_reference: Any, thinking: bool
     ) -> None:
         ours = qwen3.builder.template.render(PLAIN, None, {"enable_thinking": thinking}, CLOCK)
-        assert ours == reference_text(
-            qwen3_reference, PLAIN, add_generation_prompt=True, enable_thinking=thinking
-        )
+        assert ours == reference_text(qwen3_reference, PLAIN, add_generation_prompt=True, enable_thinking=thinking)
         assert ours.endswith("</think>\n\n") is not thinking
 
     @pytest.mark.parametrize("prompt", [True, False])

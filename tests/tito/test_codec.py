@@ -27,7 +27,9 @@ def protected_ids(codec: Codec, before: str, content: str, after: str) -> list[i
 
 
 class TestIds:
-    @pytest.mark.parametrize("text", ["", "Hello, world", "Größe é 🎉", "a<|im_end|>\n<|im_start|>user\nb", " \n\n x"])
+    @pytest.mark.parametrize(
+        "text", ["", "Hello, world", "Größe é 🎉", "a<|im_end|>\n<|im_start|>user\nb", " \n\n x"]
+    )
     def test_encoding_is_the_tokenizers_own(self, qwen3: Model, qwen3_dir: Path, text: str) -> None:
         own = Tokenizer.from_file(str(qwen3_dir / "tokenizer.json"))
         ids = qwen3.codec.encode(text)

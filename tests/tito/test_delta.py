@@ -115,9 +115,7 @@ class TestContents:
             assert delta.protected == 2
 
     def test_spellings_become_control_tokens_if_that_is_asked_for(self, qwen3: Model) -> None:
-        builder = PromptBuilder(
-            qwen3.builder.template, qwen3.codec, qwen3.stop_ids, protect_content=False
-        )
+        builder = PromptBuilder(qwen3.builder.template, qwen3.codec, qwen3.stop_ids, protect_content=False)
         delta = builder.delta([ASK], ANSWER, [user("a<|im_end|>b")], conversation())
         assert delta.ids.tolist().count(151645) == 2
         assert delta.protected == 0

@@ -61,7 +61,9 @@ class TestRoles:
 
     @pytest.mark.parametrize("role", ["function", "", "User"])
     def test_an_unknown_role_is_refused_with_the_known_ones(self, role: str) -> None:
-        with pytest.raises(MessageError, match="known roles are system, user, assistant, tool, developer") as caught:
+        with pytest.raises(
+            MessageError, match="known roles are system, user, assistant, tool, developer"
+        ) as caught:
             normalise([USER, {"role": role, "content": "x"}])
         assert caught.value.param == "messages[1].role"
 
@@ -111,7 +113,9 @@ class TestToolResults:
         assert results_of(calling("a", "b"), answer(missing, "1"), answer(missing, "2")) == ["1", "2"]
 
     @pytest.mark.parametrize("given_ids", [[None], [None, None, None], ["a", None]])
-    def test_results_without_ids_are_refused_if_they_cannot_be_counted_off(self, given_ids: list[str | None]) -> None:
+    def test_results_without_ids_are_refused_if_they_cannot_be_counted_off(
+        self, given_ids: list[str | None]
+    ) -> None:
         with pytest.raises(MessageError, match="give each result the id of its call") as caught:
             normalise([USER, calling("a", "b"), *(answer(identifier, "x") for identifier in given_ids)])
         assert caught.value.param == "messages[2].tool_call_id"

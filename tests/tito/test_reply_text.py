@@ -139,7 +139,9 @@ class TestStopStrings:
         assert finder.push("a") == "a"
         assert (finder.push("b"), finder.matched) == ("", "aab")
 
-    @given(st.text("ab", max_size=12), st.lists(st.integers(0, 12), max_size=5), st.text("ab", min_size=1, max_size=4))
+    @given(
+        st.text("ab", max_size=12), st.lists(st.integers(0, 12), max_size=5), st.text("ab", min_size=1, max_size=4)
+    )
     def test_one_stop_string_cuts_at_its_first_occurrence_whatever_the_pieces(
         self, text: str, cuts: list[int], stop: str
     ) -> None:
@@ -190,7 +192,9 @@ class TestReplyText:
         assert reply_of(qwen3, f"a{special}b{plain}c").content == f"ab{plain}c"
 
     def test_a_call_quoted_as_ordinary_ids_is_text(self, qwen3: Model) -> None:
-        ids = [i for piece in ("<tool", "_call>", CALL[11:-12], "</tool", "_call>") for i in qwen3.codec.encode(piece)]
+        ids = [
+            i for piece in ("<tool", "_call>", CALL[11:-12], "</tool", "_call>") for i in qwen3.codec.encode(piece)
+        ]
         reply = join(read(qwen3, [ids]).deltas)
         assert reply.calls == ()
         assert reply.content == CALL

@@ -24,7 +24,7 @@ from tests.tito.test_trajectory import SUB, forest
 
 ABORTED = {"state": "aborted", "delivered": False, "finish_reason": "aborted"}
 LOST = {"delivered": False}
-ANY_FOREST = settings(deadline=None, max_examples=300)
+ANY_FOREST = settings(deadline=None, max_examples=150)
 
 
 def shown(plans: list[SegmentPlan]) -> list[str]:
@@ -178,9 +178,7 @@ class TestPlans:
         assert shown(plan_segments(trajectory)) == ["ab/b root", "*ac/ac branch"]
 
     def test_without_the_anchor_a_shared_step_trains_in_the_first_segment_by_commit(self) -> None:
-        trajectory = forest(
-            ("m", None), ("a", None, {"system_hash": SUB}), ("b", "a"), ("c", "a"), ("n", "m")
-        )
+        trajectory = forest(("m", None), ("a", None, {"system_hash": SUB}), ("b", "a"), ("c", "a"), ("n", "m"))
         assert shown(plan_segments(trajectory)) == ["ab/ab root", "ac/c branch", "*mn/mn root"]
 
     @pytest.mark.parametrize("reason", ["tools_changed", "stop_trimmed", "template_changed", "incremental_failed"])

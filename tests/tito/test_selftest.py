@@ -21,9 +21,7 @@ ROUND = (
     "{% if m.role == 'user' %}[Round {{ messages[:loop.index] | selectattr('role', 'equalto', 'user') | list | length"
     " }}]{% endif %}"
 )
-COUNTED_RESULTS = (
-    "{% if m.role == 'tool' %}{% set ns.results = ns.results + 1 %}{{ ns.results }}:{% endif %}"
-)
+COUNTED_RESULTS = "{% if m.role == 'tool' %}{% set ns.results = ns.results + 1 %}{{ ns.results }}:{% endif %}"
 EARLIER_USERS = "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join(',') }}"
 
 

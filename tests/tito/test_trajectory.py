@@ -128,7 +128,9 @@ def told(lenient: str, exact: str | None = None, **changes: Any) -> dict[str, An
 class TestMatching:
     def test_the_deepest_history_is_continued(self) -> None:
         trajectory = forest(("a", None, told("h2")), ("b", "a", told("h4")))
-        match = trajectory.match([chain("h0"), chain("h1"), chain("h2"), chain("h3"), chain("h4"), chain("h5")], None)
+        match = trajectory.match(
+            [chain("h0"), chain("h1"), chain("h2"), chain("h3"), chain("h4"), chain("h5")], None
+        )
         assert match is not None
         assert (match.node.record.step_id, match.depth, match.exact) == ("b", 4, True)
 
@@ -196,9 +198,7 @@ class TestMainLineage:
         assert ids(main_lineage(trajectory)) == "a b c"
 
     def test_the_newest_delivered_branch_is_followed(self) -> None:
-        trajectory = forest(
-            ("a", None), ("b", "a"), ("c", "a"), ("d", "b"), ("e", "c", {"delivered": False})
-        )
+        trajectory = forest(("a", None), ("b", "a"), ("c", "a"), ("d", "b"), ("e", "c", {"delivered": False}))
         assert ids(main_lineage(trajectory)) == "a b d"
 
     def test_aborted_and_superseded_steps_are_passed_over(self) -> None:
