@@ -42,18 +42,18 @@ def engine(
     cache_dir: Annotated[Path | None, typer.Option(help="where the tokenizer is unpacked")] = None,
     context_length: Annotated[int, typer.Option(min=256, help="tokens per sequence")] = 8192,
     slots: Annotated[int, typer.Option(min=1, help="sequences at once")] = 4,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 2,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads (default: half of them)")] = None,
 ) -> None:
     """Run the embedded CPU engine alone: SmolLM2-135M behind SGLang's /generate."""
     import uvicorn
 
-    from sidecar.local_engine import LocalEngine, build_app, prepare_model
+    from sidecar.local_engine import LocalEngine, build_app, default_threads, prepare_model
 
     host, port = _address(listen)
     files = prepare_model(cache_dir or default_state_dir() / "engine")
-    local = LocalEngine(files, context_length=context_length, slots=slots, threads=threads)
+    local = LocalEngine(files, context_length=context_length, slots=slots, threads=threads or default_threads())
     typer.echo(f"engine: http://{host}:{port}  tokenizer: {files.tokenizer_dir}")
-    uvicorn.run(build_app(local), host=host, port=port, log_level="warning")
+    uvicorn.run(build_app(local), host=host, port=port, log_level="warning", timeout_graceful_shutdown=5)
 
 
 @app.command()

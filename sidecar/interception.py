@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Interception:
-    """`gateway` is the address where intercepted calls go; `secret` proves to the gateway that they came from here."""
+    """`gateway` is where intercepted calls go; `secret` proves to it that they came from here."""
 
     def __init__(self, settings: Settings, gateway: tuple[str, int], secret: str) -> None:
         """Raises `SettingsError` for a bad --intercept or --intercept-hosts."""

@@ -19,10 +19,10 @@ import orjson
 from rich.console import Console
 
 from sidecar.app import Sidecar
-from sidecar.config import load_settings
+from sidecar.config import default_state_dir, load_settings
 from sidecar.demo.report import print_report
 from sidecar.demo.sample import DemoSample
-from sidecar.local_engine import LocalEngine, build_app, prepare_model
+from sidecar.local_engine import LocalEngine, build_app, default_threads, prepare_model
 from sidecar.web.listener import Listener
 from trainer_hooks.client import AsyncControlClient
 from trainer_hooks.slime.samples import expand_segments_to_samples
@@ -40,8 +40,8 @@ async def run_demo(output: Path, turns: int, seed: int) -> None:
     """Run it and write `segments.jsonl` and `samples.jsonl` to `output`. Raises `DemoError` if a part failed."""
     console = Console(highlight=False, soft_wrap=True)
     started = time.monotonic()
-    files = await asyncio.to_thread(prepare_model, output / "model")
-    engine = LocalEngine(files, seed=seed)
+    files = await asyncio.to_thread(prepare_model, default_state_dir() / "engine")
+    engine = LocalEngine(files, seed=seed, threads=default_threads())
     await engine.start()
     listener = Listener(build_app(engine), "127.0.0.1:0", "the demo's engine")
     with tempfile.TemporaryDirectory() as state:

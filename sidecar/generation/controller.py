@@ -168,16 +168,14 @@ class Controller:
         cannot be asked (a router), or does not react (a call that it holds at a pause of its own is marked as
         aborted and never is, SGLang 0.5.23), the connection is cut, which aborts too."""
         wanted = list(self.active)
-        started = asyncio.get_running_loop().time()
-        while remaining := self._still_active(wanted):
-            now = asyncio.get_running_loop().time()
-            if now >= started + timeout:
-                break
+        started = now = asyncio.get_running_loop().time()
+        while (remaining := self._still_active(wanted)) and (now == started or now < started + timeout):
             asked = await asyncio.gather(*(self._transport.abort(rid) for rid in remaining))
             for rid, accepted in zip(remaining, asked, strict=True):
                 if rid in self.active and not (accepted and now < started + _CUT_AFTER):
                     self.active[rid].reschedule(now)
             await self._wait_ended(wanted, min(_REPEAT_ABORT, max(0.0, started + timeout - now)))
+            now = asyncio.get_running_loop().time()
         return [rid for rid in wanted if rid not in remaining], remaining
 
     def _still_active(self, rids: list[str]) -> list[str]:

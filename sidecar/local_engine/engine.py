@@ -9,6 +9,7 @@ Concurrency: everything belongs to the event loop that called `start`. Each requ
 """
 
 import asyncio
+import os
 import random
 from contextlib import aclosing
 from typing import Any, Literal
@@ -22,6 +23,11 @@ from sidecar.local_engine.sampling import llama_options
 
 PauseMode = Literal["abort", "retract", "in_place"]
 _SEED_MASK = 0x7FFF_FFFF  # llama.cpp reads 0xFFFFFFFF as "draw one"
+
+
+def default_threads() -> int:
+    """Half the processors: a thread more than there are idle cores makes llama.cpp many times slower."""
+    return max(1, (os.cpu_count() or 2) // 2)
 
 
 class LocalEngine:

@@ -44,11 +44,14 @@ def test_the_least_body_has_neutral_values() -> None:
 
 
 def test_null_is_absent() -> None:
+    # fmt: off
     names = (
-        "tools tool_choice stream stream_options max_tokens max_completion_tokens temperature top_p top_k min_p "
-        "frequency_penalty presence_penalty repetition_penalty seed stop logit_bias n logprobs top_logprobs "
-        "response_format session_id metadata chat_template_kwargs reasoning_effort"
-    ).split()
+        "tools", "tool_choice", "stream", "stream_options", "max_tokens", "max_completion_tokens", "temperature",
+        "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "seed", "stop",
+        "logit_bias", "n", "logprobs", "top_logprobs", "response_format", "session_id", "metadata",
+        "chat_template_kwargs", "reasoning_effort",
+    )
+    # fmt: on
     assert read(**dict.fromkeys(names)) == read()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -68,7 +69,7 @@ cuts = st.lists(st.integers(0, 200), max_size=10)
 
 def split(text: str, positions: list[int]) -> list[str]:
     edges = [0, *sorted(position % (len(text) + 1) for position in positions), len(text)]
-    return [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [text[start:end] for start, end in pairwise(edges)]
 
 
 class TestEverySplit:
@@ -216,6 +217,10 @@ class TestContent:
         assert reader.feed("Hello ") == [Delta("content", "Hello")]
         assert reader.feed("there") == [Delta("content", " there")]
         assert reader.finish() == []
+
+    def test_nothing_changes_nothing(self) -> None:
+        for reader in (parser(), parser(reasoning=None), parser(tools=None, reasoning=None)):
+            assert [*reader.feed(""), *reader.feed(""), *reader.finish()] == []
 
     def test_special_tokens_are_not_shown(self) -> None:
         assert reply_of("a<|pad|>b<|pad|>") == content("ab")

@@ -20,6 +20,7 @@ from adapters.engines.base import (
 )
 from adapters.engines.sglang import ReplyReader, engine_info, generate_body, raise_error, raise_http_error
 
+ABORT = {"type": "abort", "message": "Aborted"}
 STOP = {"type": "stop", "matched": 9}
 IDS = [5, 6, 7, 8, 9]
 LOGPROBS = [-0.5, -0.25, -1.0, 0.0, -2.0]
@@ -80,7 +81,7 @@ class TestBody:
 class TestStreams:
     @given(st.lists(st.integers(0, 200), max_size=20), st.lists(st.integers(0, 20), max_size=6))
     def test_cumulative_and_incremental_streams_give_the_same(self, ids: list[int], cuts: list[int]) -> None:
-        edges = sorted({cut % (len(ids) + 1) for cut in cuts}) + [len(ids)]
+        edges = [*sorted({cut % (len(ids) + 1) for cut in cuts}), len(ids)]
         cumulative, incremental, before = [], [], 0
         for number, edge in enumerate(edges):
             finish = {"type": "length", "length": 3} if number == len(edges) - 1 else None
@@ -115,15 +116,13 @@ class TestStreams:
 
 
 class TestAborts:
-    ABORT = {"type": "abort", "message": "Aborted"}
-
     def test_an_aborted_call_keeps_what_was_sampled(self) -> None:
-        reader = read(chunk([5, 6], 2), chunk([5, 6, 7], 3, self.ABORT))
+        reader = read(chunk([5, 6], 2), chunk([5, 6, 7], 3, ABORT))
         assert reader.output_ids == [5, 6, 7]
         assert reader.finish == Finish("abort", message="Aborted")
 
     def test_an_abort_from_the_queue_has_no_ids_and_sparse_meta(self) -> None:
-        reader = read({"text": "", "meta_info": {"id": "r", "finish_reason": self.ABORT}})
+        reader = read({"text": "", "meta_info": {"id": "r", "finish_reason": ABORT}})
         assert reader.output_ids == []
         assert reader.finish == Finish("abort", message="Aborted")
         assert reader.versions == ReportedVersions()
@@ -133,17 +132,17 @@ class TestAborts:
 
     @pytest.mark.parametrize("held", [[5], [5, 6]])
     def test_a_repeated_last_id_is_not_doubled(self, held: list[int]) -> None:
-        reader = read(chunk(held, len(held)), chunk(held[-1:], len(held), self.ABORT))
+        reader = read(chunk(held, len(held)), chunk(held[-1:], len(held), ABORT))
         assert reader.output_ids == held
         assert len(reader.logprobs) == len(held)
 
     def test_ids_without_logprobs_in_an_abort_are_dropped(self) -> None:
-        reader = read(chunk([5], 1), chunk([5, 6], 2, self.ABORT, logprobs=[[-1.0, 5, None]]))
+        reader = read(chunk([5], 1), chunk([5, 6], 2, ABORT, logprobs=[[-1.0, 5, None]]))
         assert reader.output_ids == [5]
         assert reader.finish is not None
 
     def test_a_count_that_does_not_fit_drops_the_aborts_ids(self) -> None:
-        assert read(chunk([5, 6], 2), chunk([7], 9, self.ABORT)).output_ids == [5, 6]
+        assert read(chunk([5, 6], 2), chunk([7], 9, ABORT)).output_ids == [5, 6]
 
     def test_an_abort_with_a_status_is_an_error(self) -> None:
         with pytest.raises(EngineRefusal, match="too long") as refused:

@@ -37,6 +37,14 @@ from tests.invariants.world import World
 Messages = list[dict[str, Any]]
 
 
+class NoReplyError(AssertionError):
+    """A call that should have been answered was not."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(f"no reply to {exchange.raw[:300]!r}: {exchange.answer}")
+        self.exchange = exchange
+
+
 class Agent:
     """One session. `heads` are the histories after each reply it got, the newest last."""
 
@@ -46,6 +54,7 @@ class Agent:
         self.kwargs = {} if program.thinking else {"enable_thinking": False}
         self.journal = Journal(session_id, world, Oracle(self.kwargs))
         self.heads: list[Messages] = []
+        self.samples: dict[int, Sample] = {}
         self._notice = notice
 
     @property
@@ -70,7 +79,9 @@ class Agent:
                 await self.ask(ask, self.start)
             case Asides(ask, others):
                 own = [{"role": "system", "content": "You write titles."}]
-                await asyncio.gather(self.ask(ask, self.head()), *(self.ask(one, own, aside=True) for one in others))
+                await asyncio.gather(
+                    self.ask(ask, self.head()), *(self.ask(one, own, aside=True) for one in others)
+                )
             case Retry():
                 await self.retry(move)
             case Join(ask, after):
@@ -104,15 +115,17 @@ class Agent:
         body |= {"frequency_penalty": 0.5} if ask.penalty else {}
         body |= {"tools": TOOL_SETS[ask.tools]} if TOOL_SETS[ask.tools] is not None else {}
         body |= {"chat_template_kwargs": self.kwargs} if self.kwargs else {}
-        for sibling in range(ask.n):
-            sample = replace(ask.sample, content=ask.sample.content + "!" * sibling)
-            self.plan(seed + sibling, sample, **options)
+        self.samples[seed] = ask.sample
+        self.plan(seed, ask.n, ask.sample, **options)
         return self.exchange(body, json.dumps(body).encode())
 
-    def plan(self, seed: int, sample: Sample, **options: Any) -> None:
-        """Let the engine sample `sample`; `options` are those of `Reply`."""
-        ids = sample.ids(self.world.template.tokenizer)
-        self.world.plan(seed, Reply(ids=ids, **options))
+    def plan(self, seed: int, siblings: int, sample: Sample, **options: Any) -> None:
+        """Let the engine sample `sample`, and for siblings the same text with other ids and other reasoning;
+        `options` are those of `Reply`."""
+        for sibling in range(siblings):
+            thought = sample.reasoning and sample.reasoning + "." * sibling
+            own = replace(sample, reasoning=thought, split=sample.split + sibling)
+            self.world.plan(seed + sibling, Reply(ids=own.ids(self.world.template.tokenizer), **options))
 
     def exchange(self, body: dict[str, Any], raw: bytes, retry_count: int = 0) -> Exchange:
         """A call about to be sent, and what is expected of it now."""
@@ -142,8 +155,9 @@ class Agent:
         return answer
 
     def accept(self, exchange: Exchange, choice: int = -1) -> None:
-        """Go on with a choice of the reply."""
-        assert exchange.answer is not None and exchange.answer.complete, exchange.answer
+        """Go on with a choice of the reply. Raises `NoReplyError` if there is none."""
+        if exchange.answer is None or not exchange.answer.complete:
+            raise NoReplyError(exchange)
         self.heads.append([*exchange.body["messages"], exchange.answer.messages[choice]])
 
     async def ask(self, ask: Ask, history: Messages, *, aside: bool = False, fault: Any = None) -> None:
@@ -153,13 +167,19 @@ class Agent:
         if not aside:
             self.accept(exchange)
 
+    async def repeat(self, exchange: Exchange) -> None:
+        """The client library's own retry of a call that brought no reply."""
+        again = self.exchange(dict(exchange.body), exchange.raw, exchange.retry_count + 1)
+        await self.send(again)
+        self.accept(again)
+
     async def retry(self, move: Retry) -> None:
         """A finished call's bytes again."""
         finished = [one for one in self.journal.exchanges if one.answer is not None and one.answer.complete]
         earlier = finished[max(0, len(finished) - 1 - move.back)]
         again = self.exchange(dict(earlier.body), earlier.raw, int(move.marked))
-        for sibling in range(again.body["n"]):
-            self.plan(again.seed + sibling, move.sample)
+        sample = move.sample or replace(self.samples[again.seed], split=move.back + 7)
+        self.plan(again.seed, again.body["n"], sample)
         await self.send(again)
         self.accept(again)
 
@@ -199,9 +219,7 @@ class Agent:
         if not come_back:
             exchange.left = True
             return
-        again = self.exchange(dict(exchange.body), exchange.raw, 1)
-        await self.send(again)
-        self.accept(again)
+        await self.repeat(exchange)
 
     async def paused(self, ask: Ask, after: int, update: bool) -> None:
         """A pause in the middle of the reply."""

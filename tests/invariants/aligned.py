@@ -26,7 +26,9 @@ def check_aligned(journal: Journal, view: View, segments: list[Segment]) -> None
             where = f"token {token} at {position} of segment {segment['uid']}"
             assert mask in (0, 1), f"I3: {where} has mask {mask!r}"
             if position not in sampled:
-                assert (mask, logprob, version) == (0, 0.0, "-1"), f"I3: context {where}: {mask} {logprob} {version}"
+                assert (mask, logprob, version) == (0, 0.0, "-1"), (
+                    f"I3: context {where}: {mask} {logprob} {version}"
+                )
                 continue
             told = sent.get(position, set())
             assert (logprob, version) in told, f"I3: {where} carries {logprob}, {version}; the engine sent {told}"
@@ -46,7 +48,9 @@ def sampled_positions(segment: Segment, steps: dict[str, Any]) -> dict[int, str]
         for _ in range(steps[step_id]["output_tokens"]):
             found[position] = step_id
             position += 1
-    assert position == len(segment["tokens"]), f"I3: the steps have {position} tokens, the segment has another number"
+    assert position == len(segment["tokens"]), (
+        f"I3: the steps have {position} tokens, the segment has another number"
+    )
     return found
 
 
@@ -91,7 +95,9 @@ def check_once(journal: Journal, view: View, segments: list[Segment]) -> None:
         expected = _untrainable(journal, step)
         if expected:
             assert not trained[step_id], f"I4: step {step_id} trains, but it is {expected}"
-            assert listed.get(step_id) in expected, f"I4: {step_id} is listed as {listed.get(step_id)}, not {expected}"
+            assert listed.get(step_id) in expected, (
+                f"I4: {step_id} is listed as {listed.get(step_id)}, not {expected}"
+            )
         else:
             assert step_id not in listed, f"I4: step {step_id} is listed as {listed[step_id]}"
             assert trained[step_id] == 1, f"I4: step {step_id} trains in {trained[step_id]} segments"

@@ -36,26 +36,37 @@ def check_exact(journal: Journal, view: View) -> None:
         if parent is not None and reason(steps[step_id]) is None:
             _check_begins(f"step {step_id}", journal.tokens(parent), journal.prompt(step_id))
         _check_own_requests(step_id, journal.requests(step_id))
-    new_sequences = sum(reason(step) is not None for step in steps.values())
-    unfinished = sum(exchange.left for exchange in journal.exchanges)
-    journal.world.engine.assert_i1(journal.session_id, expected_roots=new_sequences + unfinished)
+    journal.world.engine.assert_i1(journal.session_id, expected_roots=_expected_roots(journal, steps))
 
 
 def _check_place(journal: Journal, steps: dict[str, Any], step_id: str, expected: Expectation) -> None:
-    step = steps[step_id]
-    parent, boundary = step["parent"], reason(step)
+    parent, boundary = steps[step_id]["parent"], reason(steps[step_id])
     if not expected.parents:
         assert (parent, boundary) == (None, "root"), f"I1: {step_id} is a new root, not {parent} {boundary}"
         return
     assert parent in expected.parents, f"I1: {step_id} continues one of {set(expected.parents)}, not {parent}"
-    told = journal.steps()
-    if told[parent].body.get("tools") != told[step_id].body.get("tools"):
-        wanted = "tools_changed"
-    elif journal.tokens(parent)[-1] == journal.world.template.tokenizer.token_to_id(END_OF_TEXT):
-        wanted = "stop_trimmed"
-    else:
-        wanted = None
+    wanted = _boundary(journal, journal.steps()[step_id], parent)
     assert boundary == wanted, f"I1: {step_id} continues {parent} with boundary {boundary}, not {wanted}"
+
+
+def _boundary(journal: Journal, exchange: Exchange, parent: str) -> str | None:
+    """Why a call that continues `parent` may not append to its tokens, if so."""
+    if journal.steps()[parent].body.get("tools") != exchange.body.get("tools"):
+        return "tools_changed"
+    ends_in = journal.tokens(parent)[-1]
+    return "stop_trimmed" if ends_in == journal.world.template.tokenizer.token_to_id(END_OF_TEXT) else None
+
+
+def _expected_roots(journal: Journal, steps: dict[str, Any]) -> int:
+    """How many engine requests may start a sequence: steps that start a segment, and calls that came to nothing
+    and would have."""
+    roots = sum(reason(step) is not None for step in steps.values())
+    for exchange in journal.exchanges:
+        if not steps.keys() & set(exchange.step_ids):
+            parents = exchange.expectation.parents
+            starts = not parents or any(_boundary(journal, exchange, parent) for parent in parents)
+            roots += exchange.body["n"] if starts else 0
+    return roots
 
 
 def _check_begins(what: str, before: list[int], after: list[int]) -> None:

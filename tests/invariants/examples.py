@@ -1,9 +1,12 @@
 """What one hypothesis example does: play a program, look at the session, check. Used by the tests and by the test
 that the tests can fail."""
 
+from collections.abc import Sequence
+
 from tests.invariants.agent import Agent
 from tests.invariants.aligned import check_aligned, check_once, check_tokens
 from tests.invariants.checks import check_exact, check_template
+from tests.invariants.failures import Failure
 from tests.invariants.moves import Program
 from tests.invariants.world import World
 
@@ -28,3 +31,23 @@ async def aligned_example(world: World, program: Program) -> None:
     check_aligned(journal, view, segments)
     check_tokens(journal, view, segments)
     check_once(journal, view, segments)
+
+
+async def unpoisoned_example(world: World, program: Program, wrong: Sequence[Failure]) -> None:
+    """I8: a failure before each of the first moves, then I1 and I2 of all that went well."""
+    agent = Agent(world, world.new_session(), program)
+    journal = agent.journal
+    await world.post("/session/open", session_id=journal.session_id)
+    for index, move in enumerate(program.moves):
+        for failure in wrong[index : index + 1]:
+            before = await world.view(journal.session_id)
+            exchange = await failure.happen(agent)
+            failure.check(exchange)
+            assert await world.view(journal.session_id) == before, f"I8: {failure.kind} changed the session"
+            if failure.retried and not failure.refused:
+                await agent.repeat(exchange)
+        await agent.make(move)
+    await world.engine.wait_idle()
+    view = await world.view(journal.session_id)
+    check_exact(journal, view)
+    check_template(journal, view)

@@ -83,11 +83,12 @@ class Asides:
 
 @dataclass(frozen=True)
 class Retry:
-    """Send an earlier call's very bytes again, marked by the client library or not."""
+    """Send an earlier call's very bytes again, marked by the client library or not. What is sampled anew is
+    `sample`, or the same text as before in other ids."""
 
     marked: bool
     back: int
-    sample: Sample
+    sample: Sample | None
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ moves = st.one_of(
     st.builds(Edit, asks, index=st.integers(0, 30), text=words),
     st.builds(Compact, asks),
     st.builds(Asides, asks, st.lists(asks, min_size=1, max_size=2).map(tuple)),
-    st.builds(Retry, st.booleans(), st.integers(0, 2), samples),
+    st.builds(Retry, st.booleans(), st.integers(0, 2), st.none() | samples),
     st.builds(Join, _one, _after),
     st.builds(Leave, _one, _after, st.booleans()),
     st.builds(Paused, _one, _after, st.booleans()),
@@ -187,7 +188,9 @@ def plain_asks() -> st.SearchStrategy[Ask]:
     """Calls that end by the model's own stop token, for tests about something else."""
     return asks.map(
         lambda ask: Ask(
-            sample=Sample(ask.sample.content, ask.sample.reasoning, ask.sample.calls, split=ask.sample.split, stop=IM_END),
+            sample=Sample(
+                ask.sample.content, ask.sample.reasoning, ask.sample.calls, split=ask.sample.split, stop=IM_END
+            ),
             text=ask.text,
             results=ask.results,
             stream=ask.stream,

@@ -17,7 +17,17 @@ _STRANGE_IDS = (151_644, 151_646, 151_652, 94, 95, 160, 222, 223)
 """Qwen3's `<|im_start|>` and two vision tokens, which are sampled at times, and single bytes above 0x7f."""
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
-    ["", "hm", "It is 21 °C.", "🎉👩‍👩‍👧", "\n\n", "  spaced  ", "naïve café", "日本語", "\ue000\U000f0000\U00100000"]
+    [
+        "",
+        "hm",
+        "It is 21 °C.",
+        "🎉👩‍👩‍👧",
+        "\n\n",
+        "  spaced  ",
+        "naïve café",
+        "日本語",
+        "\ue000\U000f0000\U00100000",
+    ]
 )
 _scalars = (
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | words

@@ -12,6 +12,9 @@ PROPERTY = settings(
     max_examples=40,
 )
 
+LONGEST = 500
+"""Seconds for one property: hypothesis shrinks a failure for 300 at most, and that has to be seen."""
+
 PLAIN = settings(
     PROPERTY,
     phases=(Phase.explicit, Phase.generate),  # no shrinking: that a failure is found is all that is asked

@@ -1,11 +1,14 @@
 """I3 aligned, with I4 once: every token of a segment carries what the engine sent, and trains in one place."""
 
+import pytest
 from hypothesis import given
 
 from tests.invariants.examples import aligned_example
 from tests.invariants.moves import Program, programs
-from tests.invariants.profile import PROPERTY
+from tests.invariants.profile import LONGEST, PROPERTY
 from tests.invariants.world import Stage
+
+pytestmark = pytest.mark.timeout(LONGEST)
 
 
 @PROPERTY

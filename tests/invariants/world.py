@@ -100,11 +100,9 @@ class Stage:
 
     async def _serve(self, opened: asyncio.Future[World]) -> None:
         async with AsyncExitStack() as stack:
-            engine = await stack.enter_async_context(
-                engine_for(self._model_dir, context_length=CONTEXT_LENGTH)
-            )
+            engine = await stack.enter_async_context(engine_for(self._model_dir, context_length=CONTEXT_LENGTH))
             running = await stack.enter_async_context(
-                running_sidecar(engine, self._state_dir, engine_retries=1)
+                running_sidecar(engine, self._state_dir, engine_retries=1, sampling_pin={"temperature": 1.0})
             )
             opened.set_result(World(engine, Template(self._model_dir), running.data, running.control))
             await self._stop.wait()

@@ -1,4 +1,4 @@
-"""The delta is the literal suffix that the template prints after a reply; transformers' own render is the oracle."""
+"""The delta is the literal suffix that the template prints after a reply; transformers is the oracle."""
 
 from __future__ import annotations
 

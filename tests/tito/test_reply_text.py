@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 
 from adapters.models.marks import Marks
 from adapters.models.reply import Reply, ToolCall, join
+from sidecar.tito.codec import Codec
 from sidecar.tito.model import Model
 from sidecar.tito.reply_text import Detokenizer, ReplyText, StopStrings
+from tests.tito.builders import byte_tokenizer
 
 SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=120)
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -33,7 +36,7 @@ SAMPLES = [
 def pieces(ids: Sequence[int], cuts: Sequence[int]) -> list[Sequence[int]]:
     """`ids` cut at the given positions (modulo their number), empty pieces included."""
     edges = [0, *sorted(cut % (len(ids) + 1) for cut in cuts), len(ids)]
-    return [ids[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [ids[start:end] for start, end in pairwise(edges)]
 
 
 def read(model: Model, chunks: Sequence[Sequence[int]], stops: Sequence[str] = ()) -> ReplyText:
@@ -95,6 +98,15 @@ class TestDetokenizer:
             text = "".join(reader.push([index]) for index in ids) + reader.flush()
             assert text == REPLACEMENT * length + "🫨"
 
+    def test_ids_that_hold_halves_of_two_characters_are_held_to_the_end(self) -> None:
+        tokenizer = byte_tokenizer(vocab=["©Ã"], merges=[("©", "Ã")])
+        codec = Codec(tokenizer)
+        lead, halves, tail = (tokenizer.token_to_id(name) for name in ("Ã", "©Ã", "©"))
+        ids = [lead, *[halves] * 8, tail]
+        assert codec.decode(ids) == "é" * 9
+        reader = Detokenizer(codec, Marks({}, frozenset()))
+        assert [reader.push([index]) for index in ids] == [""] * 9 + ["é" * 9]
+
     def test_control_tokens_are_marks_and_end_what_is_held(self, qwen3: Model) -> None:
         ids = [*qwen3.codec.encode("a🫨").tolist()[:-1], 151657]
         reader = Detokenizer(qwen3.codec, qwen3.marks)
@@ -147,7 +159,7 @@ class TestStopStrings:
     ) -> None:
         finder = StopStrings([stop])
         edges = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
-        shown = "".join(finder.push(text[a:b]) for a, b in zip(edges, edges[1:], strict=False)) + finder.flush()
+        shown = "".join(finder.push(text[a:b]) for a, b in pairwise(edges)) + finder.flush()
         assert shown == text.partition(stop)[0]
         assert (finder.matched is not None) == (stop in text)
 

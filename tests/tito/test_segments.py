@@ -24,6 +24,8 @@ from tests.tito.test_trajectory import SUB, forest
 
 ABORTED = {"state": "aborted", "delivered": False, "finish_reason": "aborted"}
 LOST = {"delivered": False}
+SAME = {"body_hash": b"same"}
+RETRY = {"body_hash": b"same", "retry_count": 1}
 ANY_FOREST = settings(deadline=None, max_examples=150)
 
 
@@ -140,32 +142,29 @@ class TestUntrainable:
 
 
 class TestTwins:
-    SAME = {"body_hash": b"same"}
-    RETRY = {"body_hash": b"same", "retry_count": 1}
-
     def test_twins_of_which_neither_was_continued_are_unresolved(self) -> None:
-        trajectory = forest(("a", None, self.SAME), ("b", None, self.RETRY))
+        trajectory = forest(("a", None, SAME), ("b", None, RETRY))
         assert untrainable_steps(trajectory) == {"a": "unresolved_retry", "b": "unresolved_retry"}
         [plan] = plan_segments(trajectory)
         assert plan.trained == set()
 
     def test_twins_without_a_marked_retry_are_samples(self) -> None:
-        assert untrainable_steps(forest(("a", None, self.SAME), ("b", None, self.SAME))) == {}
+        assert untrainable_steps(forest(("a", None, SAME), ("b", None, SAME))) == {}
 
     def test_a_twin_that_was_continued_resolves_both(self) -> None:
-        assert untrainable_steps(forest(("a", None, self.SAME), ("b", None, self.RETRY), ("c", "b"))) == {}
+        assert untrainable_steps(forest(("a", None, SAME), ("b", None, RETRY), ("c", "b"))) == {}
 
     def test_equal_bodies_after_different_steps_are_no_twins(self) -> None:
-        trajectory = forest(("a", None), ("b", "a", self.SAME), ("c", "b", self.RETRY))
+        trajectory = forest(("a", None), ("b", "a", SAME), ("c", "b", RETRY))
         assert untrainable_steps(trajectory) == {}
 
     def test_a_twin_that_was_aborted_or_superseded_is_resolved(self) -> None:
         for settled in (ABORTED, {"superseded_by": "b"}):
-            trajectory = forest(("a", None, {**self.SAME, **settled}), ("b", None, self.RETRY))
+            trajectory = forest(("a", None, {**SAME, **settled}), ("b", None, RETRY))
             assert set(untrainable_steps(trajectory)) == {"a"}
 
     def test_a_twins_earlier_reason_is_kept(self) -> None:
-        trajectory = forest(("a", None, {**self.SAME, **LOST}), ("b", None, self.RETRY))
+        trajectory = forest(("a", None, {**SAME, **LOST}), ("b", None, RETRY))
         assert untrainable_steps(trajectory) == {"a": "undelivered", "b": "unresolved_retry"}
 
 

@@ -18,8 +18,8 @@ PLAIN = (
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 ROUND = (
-    "{% if m.role == 'user' %}[Round {{ messages[:loop.index] | selectattr('role', 'equalto', 'user') | list | length"
-    " }}]{% endif %}"
+    "{% if m.role == 'user' %}[Round "
+    "{{ messages[:loop.index] | selectattr('role', 'equalto', 'user') | list | length }}]{% endif %}"
 )
 COUNTED_RESULTS = "{% if m.role == 'tool' %}{% set ns.results = ns.results + 1 %}{{ ns.results }}:{% endif %}"
 EARLIER_USERS = "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join(',') }}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -252,6 +253,6 @@ class TestMainLineage:
         path = main_lineage(trajectory)
         assert path
         assert path[0].parent is None
-        for before, after in zip(path, path[1:], strict=False):
+        for before, after in pairwise(path):
             assert after.parent in (before, None)
         assert {node.record.system_hash for node in path if node.parent is None} == {path[0].record.system_hash}

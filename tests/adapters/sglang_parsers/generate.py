@@ -102,8 +102,11 @@ def parse(sample: dict[str, Any], tools: list[Any], tool_class: Any, reasoning_c
     calls = []
     if "tool_parser" in sample:
         parser = tool_class(tools, sample["tool_parser"])
-        if parser.has_tool_call(text):
-            text, calls = parser.parse_non_stream(text)
+        try:
+            if parser.has_tool_call(text):
+                text, calls = parser.parse_non_stream(text)
+        except Exception as error:  # its chat endpoint then answers with the text as it was
+            result["raised"] = type(error).__name__
     return {**result, "normal_text": text, "calls": [_call(item) for item in calls]}
 
 
