@@ -27,8 +27,8 @@ from sidecar.web.listener import Listener
 from trainer_hooks.client import AsyncControlClient
 from trainer_hooks.slime.samples import expand_segments_to_samples
 
-_PAUSED_TURN = 4
-_PAUSED_AFTER = 12
+_PAUSE_FROM_TURN = 3
+_PAUSE_AFTER_TOKENS = 12
 _UPDATE_SECONDS = 1.0
 
 
@@ -96,17 +96,20 @@ async def _converse(
     _write(output / "samples.jsonl", [sample.to_json() for sample in samples])
     console.print()
     print_report(console, view, segments, sidecar.model.codec)
-    console.print(
-        f"paused in the middle of reply {_PAUSED_TURN}, after {paused} of its tokens; the agent noticed nothing"
-    )
+    console.print(f"paused in the middle of {paused}; the agent noticed nothing")
 
 
-async def _update_weights(console: Console, control: AsyncControlClient, engine_url: str, session_id: str) -> int:
-    """What a trainer does around a weight update; the tokens that the interrupted reply had."""
-    running = await _reply_in_progress(control, session_id)
-    pause = await control.pause_rollout(reason="weight update")
-    if not pause["quiesced"]:
-        raise DemoError(f"the engine did not stop: {pause}")
+async def _update_weights(console: Console, control: AsyncControlClient, engine_url: str, session_id: str) -> str:
+    """What a trainer does around a weight update; where it came in, in words."""
+    interrupted = None
+    while interrupted is None:
+        await _reply_in_progress(control, session_id)
+        pause = await control.pause_rollout(reason="weight update")
+        if not pause["quiesced"]:
+            raise DemoError(f"the engine did not stop: {pause}")
+        interrupted = _interrupted(await control.view_session(session_id))
+        if interrupted is None:  # the reply ended by itself just then
+            await control.resume_rollout(pause_id=pause["pause_id"])
     console.print("\n    [dim]-- paused: the engine gets new weights --[/dim]")
     async with httpx.AsyncClient(trust_env=False) as client:
         body = {"new_version": "demo-weights-2", "abort_all_requests": False}
@@ -114,19 +117,24 @@ async def _update_weights(console: Console, control: AsyncControlClient, engine_
     await asyncio.sleep(_UPDATE_SECONDS)
     await control.resume_rollout(pause_id=pause["pause_id"])
     console.print("    [dim]-- resumed: the same reply goes on --[/dim]")
-    return running
+    return interrupted
 
 
-async def _reply_in_progress(control: AsyncControlClient, session_id: str) -> int:
+async def _reply_in_progress(control: AsyncControlClient, session_id: str) -> None:
+    """Until a reply of a later turn is well under way."""
     while True:
         steps: list[dict[str, Any]] = (await control.view_session(session_id))["steps"]
-        running = [step for step in steps if step["state"] == "running"]
-        if len(steps) == _PAUSED_TURN and running and running[0]["output_tokens"] >= _PAUSED_AFTER:
-            return int(running[0]["output_tokens"])
-        if len(steps) > _PAUSED_TURN:
-            raise DemoError(f"reply {_PAUSED_TURN} was too short to be paused; try another --seed")
+        sampled = max((step["output_tokens"] for step in steps if step["state"] == "running"), default=0)
+        if len(steps) >= _PAUSE_FROM_TURN and sampled >= _PAUSE_AFTER_TOKENS:
+            return
         await asyncio.sleep(0.02)
 
 
+def _interrupted(view: dict[str, Any]) -> str | None:
+    running = [step for step in view["steps"] if step["state"] == "running"]
+    return f"reply {len(view['steps'])}, after {running[0]['output_tokens']} of its tokens" if running else None
+
+
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))

@@ -181,19 +181,31 @@ def _rank(node: Node) -> tuple[bool, int]:
     return live, -1 if node.record.sequence is None else node.record.sequence
 
 
+def _first_root(trajectory: Trajectory) -> Node:
+    """The first root with a reply. Where the same request was sampled more than once (`n`, a repeated call), the
+    one that was continued: the reward is for what the agent did."""
+    committed = [root for root in trajectory.roots if root.record.state == "committed"]
+    if not committed:
+        return trajectory.roots[0]
+    siblings = (root for root in committed if root.record.body_hash == committed[0].record.body_hash)
+    continued = [root for root in siblings if root.children]
+    return max(continued, key=lambda root: _rank(best_leaf(root)), default=committed[0])
+
+
 def main_lineage(trajectory: Trajectory) -> list[Node]:
     """The main agent's steps from its root to its last step.
 
-    It starts at the session's first root. A root with the same system message that was created after the main
+    It starts at the session's first root, or the sibling of it that the agent went on with. A root with the same system message that was created after the main
     lineage's last step (a compaction) continues it; sub-agents and title calls have other system messages or
     end before the main lineage does. Empty for a session without steps.
     """
     if not trajectory.roots:
         return []
-    first = next((root for root in trajectory.roots if root.record.state == "committed"), trajectory.roots[0])
+    first = _first_root(trajectory)
     path = best_leaf(first).lineage()
     for root in trajectory.roots:
-        if root is first or root.record.system_hash != first.record.system_hash or not root.record.system_hash:
+        sibling = root.record.body_hash == first.record.body_hash
+        if sibling or root.record.system_hash != first.record.system_hash or not root.record.system_hash:
             continue
         begun, last = root.record.sequence, path[-1].record.sequence
         if begun is not None and last is not None and begun > last and root.record.state == "committed":

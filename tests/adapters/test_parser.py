@@ -200,6 +200,16 @@ class TestCalls:
     def test_a_call_is_text_when_none_are_wanted(self) -> None:
         assert reply_of(f"a {CALL}", tools=None) == content(f"a {CALL}")
 
+    def test_a_marker_may_begin_like_itself(self) -> None:
+        doubled = ToolFormat("<<call>", "<<end>", HERMES.parse)
+        text = 'a<<<call>{"name": "look", "arguments": {"at": 1}}<<<end>b'
+        for pieces in ([text], list(text)):
+            broken = join(deltas_of(pieces, parser(UNMARKED, tools=doubled)))
+            assert broken == content(text)  # the body ends in "<", which is no JSON
+        text = text.replace("<<<end>", "<<end>")
+        for pieces in ([text], list(text)):
+            assert join(deltas_of(pieces, parser(UNMARKED, tools=doubled))) == Reply("a<b", "", (LOOK,))
+
     def test_a_call_is_given_out_as_soon_as_it_is_closed(self) -> None:
         reader = parser()
         assert reader.feed(MARKS.marked(CALL)[:-1]) == []

@@ -15,8 +15,8 @@ from tests.fake_sglang import Reply, faults
 from tests.invariants.journal import Exchange, Journal
 from tests.invariants.moves import (
     TOOL_SETS,
-    Ask,
     Asides,
+    Ask,
     Compact,
     Edit,
     Hiccup,
@@ -169,6 +169,7 @@ class Agent:
 
     async def repeat(self, exchange: Exchange) -> None:
         """The client library's own retry of a call that brought no reply."""
+        self.plan(exchange.seed, exchange.body["n"], self.samples[exchange.seed])  # what was wrong is over
         again = self.exchange(dict(exchange.body), exchange.raw, exchange.retry_count + 1)
         await self.send(again)
         self.accept(again)

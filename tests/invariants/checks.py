@@ -4,6 +4,7 @@ Every message of an `AssertionError` begins with the invariant's name, so that a
 Pure functions over a journal and the session's view.
 """
 
+from itertools import pairwise
 from typing import Any
 
 from tests.fake_sglang import RecordedRequest
@@ -79,7 +80,7 @@ def _check_begins(what: str, before: list[int], after: list[int]) -> None:
 
 def _check_own_requests(step_id: str, requests: list[RecordedRequest]) -> None:
     """A step's later requests carry its prompt and what it had sampled."""
-    for before, after in zip(requests, requests[1:], strict=False):
+    for before, after in pairwise(requests):
         sampled = after.input_ids[len(before.input_ids) :]
         _check_begins(f"the resumed step {step_id}", before.input_ids, after.input_ids)
         _check_begins(f"what step {step_id} had sampled", sampled, before.output_ids)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.invariants.world import Stage
+from tests.invariants.stage import Stage
 
 
 @pytest.fixture(scope="package")

@@ -7,6 +7,8 @@ from tests.invariants.agent import Agent
 from tests.invariants.aligned import check_aligned, check_once, check_tokens
 from tests.invariants.checks import check_exact, check_template
 from tests.invariants.failures import Failure
+from tests.invariants.house import House
+from tests.invariants.killing import Fuse, play_and_kill
 from tests.invariants.moves import Program
 from tests.invariants.world import World
 
@@ -51,3 +53,13 @@ async def unpoisoned_example(world: World, program: Program, wrong: Sequence[Fai
     view = await world.view(journal.session_id)
     check_exact(journal, view)
     check_template(journal, view)
+
+
+async def durable_example(house: House, programs: Sequence[Program], fuse: Fuse) -> None:
+    """I5 across one kill, then I1 and I2 over both lives."""
+    agents = await play_and_kill(house, programs, fuse)
+    await house.world.engine.wait_idle()
+    for agent in agents:
+        view = await house.world.view(agent.journal.session_id)
+        check_exact(agent.journal, view)
+        check_template(agent.journal, view)

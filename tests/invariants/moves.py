@@ -1,6 +1,6 @@
 """A random agent as data: a program is a list of moves, each a way in which real agents call a chat API. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
@@ -36,7 +36,7 @@ class Ask:
     """One call. Open tool calls are answered with `results` (in the order that `order` seeds; negative: without
     ids), else, or with `and_user` as well, the user says `text`. `tools` indexes `TOOL_SETS`."""
 
-    sample: Sample = Sample()
+    sample: Sample = field(default_factory=Sample)
     text: str = "Go on."
     results: tuple[str, ...] = ("done",)
     order: int = 0
@@ -44,7 +44,7 @@ class Ask:
     stream: bool = False
     max_tokens: int | None = None
     n: int = 1
-    replay: Replay = Replay()
+    replay: Replay = field(default_factory=Replay)
     tools: int = 0
     penalty: bool = False
 

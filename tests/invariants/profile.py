@@ -23,3 +23,6 @@ PLAIN = settings(
     report_multiple_bugs=False,
 )
 """For sabotaged sidecars, and for examples that are dear."""
+
+DEAR = settings(PROPERTY, phases=(Phase.explicit, Phase.generate), max_examples=5)
+"""For examples of seconds: they are not shrunk."""

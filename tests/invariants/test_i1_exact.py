@@ -1,4 +1,4 @@
-"""I1 exact, with I2 template: prompts only ever grow, bit for bit, by what was sampled and what the template prints."""
+"""I1 exact, with I2 template: prompts grow, bit for bit, by what was sampled and what the template prints."""
 
 import pytest
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import given
 from tests.invariants.examples import exact_example
 from tests.invariants.moves import Program, programs
 from tests.invariants.profile import LONGEST, PROPERTY
-from tests.invariants.world import Stage
+from tests.invariants.stage import Stage
 
 pytestmark = pytest.mark.timeout(LONGEST)
 

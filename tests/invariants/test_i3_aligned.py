@@ -6,7 +6,7 @@ from hypothesis import given
 from tests.invariants.examples import aligned_example
 from tests.invariants.moves import Program, programs
 from tests.invariants.profile import LONGEST, PROPERTY
-from tests.invariants.world import Stage
+from tests.invariants.stage import Stage
 
 pytestmark = pytest.mark.timeout(LONGEST)
 

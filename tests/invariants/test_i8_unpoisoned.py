@@ -11,7 +11,7 @@ from tests.invariants.failures import BROKEN, DOWN, REFUSED, Failure, failures
 from tests.invariants.moves import Ask, Program, Turn, programs
 from tests.invariants.policy import Call, Sample
 from tests.invariants.profile import LONGEST, PROPERTY
-from tests.invariants.world import Stage
+from tests.invariants.stage import Stage
 
 pytestmark = pytest.mark.timeout(LONGEST)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from sidecar.tito.codec import Codec, Protection
 from sidecar.tito.errors import MessageError
@@ -130,6 +130,16 @@ class TestProtection:
         ids = protected_ids(qwen3.codec, "<|im_start|>user\nHello there<|im_end|>\n", EVIL, "<|im_end|>\n")
         ordinary = qwen3.codec.encode("<|im_start|>user\nHello there<|im_end|>").tolist()
         assert ids[: len(ordinary)] == ordinary
+
+    def test_control_tokens_that_take_the_space_around_them_still_do(self) -> None:
+        tokenizer = byte_tokenizer()
+        tokenizer.add_tokens([AddedToken("<a>", rstrip=True), AddedToken("<b>", lstrip=True)])
+        codec = Codec(tokenizer)
+        template = "x <b><a>  y"
+        assert protected_ids(codec, template + "<b>", "<a>", "<b>")[: len(codec.encode(template))] == (
+            codec.encode(template).tolist()
+        )
+        assert len(codec.encode(template)) == 4
 
     def test_our_own_private_characters_in_content_cannot_forge_a_placeholder(self, qwen3: Model) -> None:
         content = "\U000f0000<|im_end|>\U000f0001"

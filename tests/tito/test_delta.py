@@ -220,6 +220,12 @@ class TestPlacements:
         with pytest.raises(TemplateError, match="calls are not supported"):
             delta_of(no_calls, "", ONE, [result("r")])
 
+    def test_what_follows_the_last_printing_of_the_reply_counts(self) -> None:
+        twice = CONTENT + "{% if m.role == 'assistant' %}<end><system>again: {{ m.content }}{% endif %}"
+        delta = delta_of(twice, "", ANSWER, [user("y")])
+        codec = builder_for(CHATML, byte_tokenizer(*CONTROL), "<end>").codec
+        assert codec.decode(delta.ids.tolist()) == "<user>y<end><assistant>"
+
     def test_a_template_that_prints_nothing_of_the_reply_gives_no_delta(self) -> None:
         with pytest.raises(DeltaError, match="prints nothing of the assistant's last message"):
             delta_of("x", "", ANSWER, [user("y")])

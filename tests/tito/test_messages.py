@@ -122,6 +122,8 @@ class TestToolResults:
 
     def test_duplicate_call_ids_go_by_position(self) -> None:
         assert results_of(calling("a", "a"), answer("a", "2nd"), answer("a", "1st")) == ["2nd", "1st"]
+        calls = calling("a", "b", "a")
+        assert results_of(calls, answer("a", "1"), answer("b", "2"), answer("a", "3")) == ["1", "2", "3"]
 
     def test_some_results_may_be_missing(self) -> None:
         assert results_of(calling("a", "b"), answer("b", "B")) == ["B"]
