@@ -60,7 +60,11 @@ class Agent:
     @property
     def start(self) -> Messages:
         """The history before the first turn."""
-        return [] if self.program.system is None else [{"role": "system", "content": self.program.system}]
+        return (
+            []
+            if self.program.system is None
+            else [{"role": self.program.system_role, "content": self.program.system}]
+        )
 
     async def play(self) -> Journal:
         """All moves, one after the other."""
@@ -77,8 +81,8 @@ class Agent:
                 await self.ask(ask, edited(self.head(), index, text))
             case Compact(ask):
                 await self.ask(ask, self.start)
-            case Asides(ask, others):
-                own = [{"role": "system", "content": "You write titles."}]
+            case Asides(ask, others, forked):
+                own = self.head() if forked else [{"role": "system", "content": "You write titles."}]
                 await asyncio.gather(
                     self.ask(ask, self.head()), *(self.ask(one, own, aside=True) for one in others)
                 )
@@ -112,6 +116,7 @@ class Agent:
         seed = self.world.new_seed()
         body: dict[str, Any] = {"model": "m", "messages": messages, "seed": seed, "stream": ask.stream, "n": ask.n}
         body |= {"max_tokens": ask.max_tokens} if ask.max_tokens is not None else {}
+        body |= {"stop": ask.stop} if ask.stop is not None else {}
         body |= {"frequency_penalty": 0.5} if ask.penalty else {}
         body |= {"tools": TOOL_SETS[ask.tools]} if TOOL_SETS[ask.tools] is not None else {}
         body |= {"chat_template_kwargs": self.kwargs} if self.kwargs else {}

@@ -7,7 +7,6 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
@@ -33,7 +32,7 @@ class House:
         self._state_dir = state_dir
         self._module = module
         self._addresses = ("127.0.0.1:0", "127.0.0.1:0")
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: asyncio.subprocess.Process | None = None
         self._stack = AsyncExitStack()
         self._clients = AsyncExitStack()
         self.world: World
@@ -41,7 +40,7 @@ class House:
     async def open(self) -> None:
         """Engine and sidecar, for the first time."""
         engine = await self._stack.enter_async_context(engine_for(self._model_dir, context_length=CONTEXT_LENGTH))
-        self._stack.callback(self.kill)
+        self._stack.push_async_callback(self._end)
         await self._start(engine.url)
         data, control = await self._connect()
         self.world = World(engine, Template(self._model_dir), data, control)
@@ -53,13 +52,17 @@ class House:
 
     def kill(self) -> None:
         """SIGKILL, at once; synchronous, so that nothing runs in between."""
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self._process.returncode is None:
             os.kill(self._process.pid, signal.SIGKILL)
+
+    async def _end(self) -> None:
+        self.kill()
+        if self._process is not None:
+            await self._process.wait()
 
     async def restart(self) -> None:
         """Another process on the state and the ports of the one that was killed."""
-        assert self._process is not None
-        await asyncio.to_thread(self._process.wait)
+        await self._end()
         await self._start(self.world.engine.url)
         self.world.data, self.world.control = await self._connect()
 
@@ -73,12 +76,12 @@ class House:
             *("--sampling-pin", "temperature=1.0"),
         )
         with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", self._module, "serve", *flags], stdout=output, stderr=output, cwd=REPOSITORY
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", self._module, "serve", *flags), stdout=output, stderr=output, cwd=REPOSITORY
             )
         async with asyncio.timeout(_STARTING):
             while (found := _listening(log.read_text())) is None:
-                assert self._process.poll() is None, f"the sidecar did not start:\n{log.read_text()}"
+                assert self._process.returncode is None, f"the sidecar did not start:\n{log.read_text()}"
                 await asyncio.sleep(0.02)
         self._addresses = found
 

@@ -29,6 +29,7 @@ class Replay:
     punctuate_ids: bool = False
     pad_content: bool = False
     null_content: bool = False
+    as_parts: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Ask:
     and_user: bool = False
     stream: bool = False
     max_tokens: int | None = None
+    stop: str | None = None
     n: int = 1
     replay: Replay = field(default_factory=Replay)
     tools: int = 0
@@ -75,10 +77,11 @@ class Compact:
 
 @dataclass(frozen=True)
 class Asides:
-    """The next turn, and beside it calls of sub-agents with histories of their own."""
+    """The next turn, and beside it calls of sub-agents: with histories of their own, or forked from this one."""
 
     ask: Ask
     others: tuple[Ask, ...]
+    forked: bool
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,7 @@ class Program:
     system: str | None
     thinking: bool
     moves: tuple[Move, ...]
+    system_role: str = "system"
 
 
 _SPELLINGS = ("<|im_end|>", "<|im_start|>assistant\n", "<tool_call>", "</think>", "<|endoftext|>")
@@ -149,8 +153,9 @@ asks = st.builds(
     and_user=st.booleans(),
     stream=st.booleans(),
     max_tokens=st.none() | st.none() | st.integers(1, 12),
+    stop=st.sampled_from([None] * 9 + ["e", "\n", "ok", " 21 °C", "🎉"]),
     n=st.sampled_from([1, 1, 1, 1, 2]),
-    replay=st.builds(Replay, *[st.booleans()] * 5),
+    replay=st.builds(Replay, *[st.booleans()] * 6),
     tools=st.sampled_from([0] * 18 + [1, 2]),
     penalty=st.sampled_from([False] * 7 + [True]),
 )
@@ -164,7 +169,7 @@ moves = st.one_of(
     st.builds(Turn, asks, back=st.integers(1, 3)),
     st.builds(Edit, asks, index=st.integers(0, 30), text=words),
     st.builds(Compact, asks),
-    st.builds(Asides, asks, st.lists(asks, min_size=1, max_size=2).map(tuple)),
+    st.builds(Asides, asks, st.lists(asks, min_size=1, max_size=2).map(tuple), st.booleans()),
     st.builds(Retry, st.booleans(), st.integers(0, 2), st.none() | samples),
     st.builds(Join, _one, _after),
     st.builds(Leave, _one, _after, st.booleans()),
@@ -176,11 +181,12 @@ moves = st.one_of(
 def programs(max_moves: int = 9) -> st.SearchStrategy[Program]:
     """Random agent runs of at least four moves; the first is a turn."""
     return st.builds(
-        lambda system, thinking, first, rest: Program(system, thinking, (first, *rest)),
+        lambda system, thinking, first, rest, role: Program(system, thinking, (first, *rest), role),
         st.none() | words,
         st.sampled_from([True, True, False]),
         turns,
         st.lists(moves, min_size=3, max_size=max_moves - 1),
+        st.sampled_from(["system", "system", "developer"]),
     )
 
 

@@ -1,4 +1,4 @@
-"""A sidecar of this process that many hypothesis examples share, in an event loop that runs only while one plays."""
+"""A sidecar in this process that many hypothesis examples share; its event loop runs while one plays."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -45,10 +45,7 @@ class Stage:
             try:
                 return await example(self.world)
             finally:
-                await self.world.engine.wait_idle()
-                script = self.world.engine.script
-                self.world.engine.reset()
-                self.world.engine.script = script
+                await self.world.forget()
 
         return self._runner.run(run())
 

@@ -89,7 +89,10 @@ def bare(call_id: str) -> str:
 
 def _normal_message(message: Message) -> Message:
     role = "system" if message["role"] == "developer" else message["role"]
-    normal: Message = {"role": role, "content": message.get("content") or ""}
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        content = "".join(part["text"] for part in content)
+    normal: Message = {"role": role, "content": content}
     if message.get("reasoning_content"):
         normal["reasoning_content"] = message["reasoning_content"]
     if message.get("tool_calls"):

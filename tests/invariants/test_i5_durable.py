@@ -1,4 +1,4 @@
-"""I5 durable: `kill -9` at any moment loses no reply that an agent has, and sessions go on token-exact afterwards."""
+"""I5 durable: `kill -9` at any moment loses no reply that an agent has; sessions go on token-exact afterwards."""
 
 import asyncio
 from collections.abc import Iterator

@@ -32,6 +32,13 @@ class World:
         self._planned: dict[int, Reply] = {}
         engine.script = lambda request: self._planned[request.sampling_params["sampling_seed"]]
 
+    async def forget(self) -> None:
+        """Let the engine forget what it was asked, when it is idle."""
+        await self.engine.wait_idle()
+        script = self.engine.script
+        self.engine.reset()
+        self.engine.script = script
+
     def new_session(self) -> str:
         """An id that no example used."""
         return f"s{next(self._sessions)}"

@@ -28,7 +28,7 @@ STUBBED = ("torch", "transformers", "xgrammar", "IPython")
 class _StubModule(types.ModuleType):
     """Answers every attribute with an empty class, so `from torch import X` works and nothing more does."""
 
-    __path__: list[str] = []
+    __path__ = ()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -56,7 +56,7 @@ class _StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def load_sglang() -> tuple[Any, Any, Any]:
-    """SGLang's tool parser, reasoning parser and tool model. Exits if the installed version is not the pinned one."""
+    """SGLang's tool parser, reasoning parser and tool model. Exits if another version is installed."""
     installed = importlib.metadata.version("sglang")
     if installed != PINNED:
         raise SystemExit(f"sglang is {installed}; install sglang=={PINNED} (see PROVENANCE.md)")
