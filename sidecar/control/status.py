@@ -62,7 +62,7 @@ class StatusRoutes:
                 "tokenizer": self.model.name,
                 "model_family": self.model.family.name,
                 "template_sha256": self.model.template_sha256,
-                "template_verdict": "exact" if self.model.verdict.exact else "unstable",
+                "template_verdict": self.model.verdict.outcome,
                 "template_failures": self.model.verdict.failures,
                 "tools": self.model.verdict.tools and self.model.family.tools is not None,
                 "engine": {

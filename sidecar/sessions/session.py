@@ -78,7 +78,7 @@ class Session:
 
     def running(self, body_hash: bytes) -> list[StepRun]:
         """Steps with that request body that run or wait for a retry, oldest first."""
-        return [run for run in self.runs.values() if run.draft.body_hash == body_hash]
+        return [run for run in self.runs.values() if run.joinable and run.draft.body_hash == body_hash]
 
     def finished(self, body_hash: bytes) -> list[Node]:
         """Committed steps with that request body that no retry superseded, oldest first."""

@@ -1,8 +1,8 @@
 """A step while it runs: a task of its session that generates, commits, and alone decides when it is done.
 
 HTTP handlers only follow. When the last one leaves, the engine's call is aborted and the step is *detached*: it
-waits for a marked retry (`resume`) and otherwise ends as aborted. Nothing reaches the trajectory before the store
-has it.
+waits for a marked retry (`resume`) and otherwise ends as aborted. The same happens when the engine makes no progress,
+which the handlers are told. Nothing reaches the trajectory before the store has it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Protocol
 
 from adapters.models.reply import Delta, Reply, join
 from adapters.protocols.errors import RequestError
+from sidecar.generation.controller import Stalled
 from sidecar.generation.generation import Generation
 from sidecar.sessions.draft import StepDraft
 from sidecar.tito.records import StepRecord
@@ -67,7 +68,8 @@ class StepRun:
         """Nobody follows any more: the reply has gone out, or its agent is gone."""
         self._owner = owner
         self._retry_window = retry_window
-        self._readers = 0
+        self._readers: set[StepReader] = set()
+        self._ending = False
         self._abort_reason: str | None = None
         self._resumed = asyncio.Event()
         self._engine: asyncio.Task[None] | None = None
@@ -84,26 +86,36 @@ class StepRun:
         """Committed, aborted or failed."""
         return self._done.is_set()
 
+    @property
+    def joinable(self) -> bool:
+        """A retry may still follow: no final record is being written without a reply."""
+        return not self.over and not self._ending
+
     def subscribe(self, wake: asyncio.Event) -> StepReader:
         """Follow this step: `wake` is set when there is something to read. A detached step goes on."""
-        self._readers += 1
+        reader = StepReader(self, wake)
+        self._readers.add(reader)
         self.unfollowed.clear()
         self.generation.listeners.add(wake)
         if self.detached:
             self.detached = False
             self._resumed.set()
-        return StepReader(self, wake)
+        return reader
 
-    def leave(self) -> None:
+    def leave(self, reader: StepReader) -> None:
         """A reader left; with the last one the engine's call is aborted and the step detached."""
-        self._readers -= 1
-        if self._readers == 0:
-            self.unfollowed.set()
-        if self._readers == 0 and not self.over and not self.detached:
-            self.detached = True
-            self._resumed.clear()
+        self._readers.remove(reader)
+        if self._readers:
+            return
+        self.unfollowed.set()
+        if not self.over and not self.detached:
+            self._detach()
             if self._engine is not None:
                 self._engine.cancel()
+
+    def _detach(self) -> None:
+        self.detached = True
+        self._resumed.clear()
 
     def abort(self, reason: str) -> None:
         """End the step for good (its session is being closed); it is recorded as aborted."""
@@ -159,6 +171,11 @@ class StepRun:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
                 raise  # the process is going down; else only the engine's call was cancelled
+        except Stalled as error:
+            self._detach()
+            for reader in self._readers:
+                reader.failure = error
+            self.generation.notify()
         finally:
             self._engine = None
 
@@ -172,6 +189,7 @@ class StepRun:
             await self._commit_aborted("no retry came")
 
     async def _commit_aborted(self, reason: str) -> None:
+        self._ending = True
         record = self.draft.record(self.generation, state="aborted", reply=None)
         await self._owner.commit(self, record)
         raise StepAborted(reason)
@@ -199,6 +217,8 @@ class StepReader:
 
     def __init__(self, run: StepRun, wake: asyncio.Event) -> None:
         self.run = run
+        self.failure: Exception | None = None
+        """What this follower is told although the step waits on."""
         self._wake = wake
         self._shown = 0
         self._closed = False
@@ -206,8 +226,9 @@ class StepReader:
     @property
     def result(self) -> StepResult | None:
         """The committed step; None while it runs. Raises what ended it otherwise."""
-        if self.run.failure is not None:
-            raise self.run.failure
+        failure = self.failure or self.run.failure
+        if failure is not None:
+            raise failure
         return self.run.result
 
     def read(self) -> list[Delta]:
@@ -233,4 +254,4 @@ class StepReader:
         if not self._closed:
             self._closed = True
             self.run.generation.listeners.discard(self._wake)
-            self.run.leave()
+            self.run.leave(self)

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from sidecar.tito.delta import Conversation, Prompt, short_history
+from sidecar.tito.delta import Conversation, Delta, Prompt, short_history
 from sidecar.tito.errors import DeltaError
 from sidecar.tito.fingerprint import Chain, chain_of, digest, forgiven_differences, lenient_form
 from sidecar.tito.messages import Message
@@ -78,7 +78,7 @@ def place(
         boundary = "template_changed"
     elif record.tools_hash != request.tools_hash and model.verdict.prints_tools:
         boundary = "tools_changed"
-    elif not model.verdict.exact:
+    elif model.verdict.outcome == "refused":
         boundary = "unstable_template"
     return Placement(
         request, match.node, request.messages[match.depth :], chains[-1], forgiven, system_hash, boundary
@@ -91,12 +91,8 @@ def render(model: Model, placement: Placement) -> PlannedPrompt:
     parent = placement.parent
     if parent is None or placement.forced_boundary is not None:
         return _full(model, request, placement.forced_boundary or "root")
-    reply = Message.from_json(parent.record.reply)
-    try:
-        delta = model.builder.delta(
-            short_history(request.messages), reply, placement.appended, request.conversation
-        )
-    except DeltaError:
+    delta = _delta(model, placement, Message.from_json(parent.record.reply))
+    if delta is None:
         return _full(model, request, "incremental_failed")
     stop_id = parent.record.stop_id
     if stop_id == delta.close_id:
@@ -113,6 +109,20 @@ def render(model: Model, placement: Placement) -> PlannedPrompt:
         delta.protected,
         BreakReason("stop_trimmed"),
     )
+
+
+def _delta(model: Model, placement: Placement, reply: Message) -> Delta | None:
+    """The delta behind the short history, or behind the full one for a stateful template and where the short one
+    prints nothing usable; None if neither does."""
+    request, appended = placement.request, placement.appended
+    full = list(request.messages[: len(request.messages) - len(appended) - 1])
+    histories = [full] if model.verdict.outcome == "stateful" else [short_history(request.messages), full]
+    for history in histories:
+        try:
+            return model.builder.delta(history, reply, appended, request.conversation)
+        except DeltaError:
+            continue
+    return None
 
 
 def _full(model: Model, request: Request, reason: str) -> PlannedPrompt:

@@ -8,8 +8,9 @@ fails prints something that depends on earlier turns; a tokenizer that fails mer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Literal
 
 import numpy as np
 
@@ -43,19 +44,43 @@ class Event:
         return Conversation(tools=[_TOOL] if self.needs_tools else None, template_kwargs={}, clock=_CLOCK)
 
 
+Outcome = Literal["exact", "stateful", "refused", "unsupported"]
+"""`exact`: the delta behind the short history is what the template prints; `stateful`: only the one behind the full
+history is; `refused`: neither can be trusted; `unsupported`: the template itself refuses such a conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventResult:
+    """What was found for one event. `delta` is the right one where there is one; `reason` says what was wrong."""
+
+    event: Event
+    outcome: Outcome
+    reason: str = ""
+    delta: Delta | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`failures` maps an event to what was wrong with it. `tools`: the template prints tool results;
-    `prints_tools`: it prints the tool list, so that a changed list changes the prompt."""
+    """`tools`: the template prints calls and tool results; `prints_tools`: it prints the tool list, so that another
+    list makes another prompt."""
 
-    failures: dict[str, str]
+    results: tuple[EventResult, ...]
     tools: bool
     prints_tools: bool
 
     @property
-    def exact(self) -> bool:
-        """True if every event that the template supports gave the exact delta."""
-        return not self.failures
+    def outcome(self) -> Outcome:
+        """The worst of the supported events; `refused` if the template supports none."""
+        outcomes = {result.outcome for result in self.results} - {"unsupported"}
+        if "refused" in outcomes or not outcomes:
+            return "refused"
+        return "stateful" if "stateful" in outcomes else "exact"
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Event -> reason for those that are refused; all of them if none is supported."""
+        refused = {r.event.name: r.reason for r in self.results if r.outcome == "refused"}
+        return refused if refused or self.outcome != "refused" else {r.event.name: r.reason for r in self.results}
 
 
 def _call(identifier: str, word: str) -> Call:
@@ -89,34 +114,54 @@ def events() -> list[Event]:
 
 
 def check_template(builder: PromptBuilder) -> Verdict:
-    """Run every event. Tool events are skipped for a template that prints no tool results."""
+    """Run every event. Tool events are left out for a template that prints no calls or no tool results."""
     tools, prints_tools = _supports_tools(builder), _prints_tools(builder)
-    failures: dict[str, str] = {}
-    for event in events():
-        if event.needs_tools and not tools:
-            continue
-        failure = _check_event(builder, event)
-        if failure is not None:
-            failures[event.name] = failure
-    return Verdict(failures, tools, prints_tools)
+    results = [_check_event(builder, event) for event in events() if tools or not event.needs_tools]
+    return Verdict(tuple(results), tools, prints_tools)
 
 
-def _check_event(builder: PromptBuilder, event: Event) -> str | None:
+def _check_event(builder: PromptBuilder, event: Event) -> EventResult:
     *before, reply = event.history
     try:
-        expected = builder.delta(before, reply, event.appended, event.conversation)
+        full = builder.delta(before, reply, event.appended, event.conversation)
+    except TemplateError as error:
+        return EventResult(event, "unsupported", str(error))
     except TitoError as error:
-        if event.name == "user_without_system" and isinstance(error, TemplateError):
-            return None  # a template may insist on a system message: such requests are refused in its own words
-        return str(error)
+        return EventResult(event, "refused", str(error))
+    wrong = _check_seam(builder, full) or _check_suffix(builder, event, full)
+    if wrong is not None:
+        return EventResult(event, "refused", wrong, full)
     try:
         short = builder.delta(short_history(event.history), reply, event.appended, event.conversation)
     except TitoError as error:
+        return EventResult(event, "stateful", str(error), full)
+    if short.close_id == full.close_id and np.array_equal(short.ids, full.ids):
+        return EventResult(event, "exact", "", full)
+    decode = builder.codec.decode
+    reason = (
+        f"after the short history {decode(short.ids.tolist())!r}, after the full one {decode(full.ids.tolist())!r}"
+    )
+    return EventResult(event, "stateful", reason, full)
+
+
+def _check_suffix(builder: PromptBuilder, event: Event, delta: Delta) -> str | None:
+    """Without any sentinel the template has to print the very same end.
+
+    The reply goes in as the sentinel's does: without reasoning, and a reply with calls without text, which Gemma 4
+    prints once more after the tool responses although it is in the sampled ids already."""
+    *before, reply = event.history
+    real = replace(reply, reasoning=None, content="" if reply.calls else reply.content)
+    conversation = event.conversation
+    try:
+        text = builder.template.render(
+            [*before, real, *event.appended], conversation.tools, conversation.template_kwargs, conversation.clock
+        )
+    except TitoError as error:
         return str(error)
-    if short.close_id != expected.close_id or not np.array_equal(short.ids, expected.ids):
-        printed, full = builder.codec.decode(short.ids.tolist()), builder.codec.decode(expected.ids.tolist())
-        return f"after the short history {printed!r}, after the full history {full!r}"
-    return _check_seam(builder, expected)
+    printed = builder.codec.decode(delta.ids.tolist())
+    if text.endswith(printed):
+        return None
+    return f"the delta is {printed!r}, but the template prints {text[-len(printed) - 40 :]!r}"
 
 
 def _check_seam(builder: PromptBuilder, delta: Delta) -> str | None:
@@ -133,14 +178,17 @@ def _check_seam(builder: PromptBuilder, delta: Delta) -> str | None:
 
 
 def _supports_tools(builder: PromptBuilder) -> bool:
-    call, result = Message("assistant", "", None, (_call("c", "w"),)), Message("tool", "RESULT", call_id="c")
-    try:
-        text = builder.template.render(
-            [Message("user", "u"), call, result], [_TOOL], {}, _CLOCK, add_generation_prompt=True
-        )
-    except TitoError:
-        return False
-    return "RESULT" in text and "look_up" in text
+    """Both a call's arguments and a tool's result are printed."""
+    call = Message("assistant", "", None, (_call("call_1", "ARGUMENT"),))
+    result = Message("tool", "RESULT", call_id="call_1", name="look_up")
+    for system in ([], [Message("system", "s")]):
+        try:
+            text = builder.template.render([*system, Message("user", "u"), call, result], [_TOOL], {}, _CLOCK)
+        except TitoError:
+            continue
+        if "RESULT" in text and "ARGUMENT" in text:
+            return True
+    return False
 
 
 def _prints_tools(builder: PromptBuilder) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ import openai
 import pytest
 
 from tests.fake_sglang import FakeSGLang, Fault, Reply, faults
-from tests.support.chat import ask, completion, follow, payloads, streaming
+from tests.support.chat import Held, ask, completion, follow, joined, payloads, streaming, until_states
 from tests.support.running import Running, engine_for, running_sidecar
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-SETTINGS = {"engine_retries": 1}
+SETTINGS = {"engine_retries": 1, "max_stalled_resumes": 1}
 ENGINE = {"context_length": 400}
 
 BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -142,6 +143,38 @@ async def test_an_abort_with_503_keeps_the_partial_ids_and_goes_on(shared: Runni
     first, second = shared.engine.requests
     assert second.input_ids == first.input_ids + first.output_ids
     assert len(first.output_ids) == 2
+
+
+@BOTH_WAYS
+async def test_an_engine_that_makes_no_progress_is_503_and_the_retry_goes_on_from_the_ids(
+    shared: Running, stream: bool
+) -> None:
+    session, held = f"stalled-{stream}", Held()
+    shared.engine.replies.append(held.reply())
+    body = ask(stream=stream)
+    call = asyncio.ensure_future(shared.chat(session, body))
+    first = await held.reached(shared.engine)
+    shared.engine.fail_next(faults.EngineAbort(0, None, None, "Aborted"), 2)
+    shared.engine.state.abort(abort_all=True)
+    response = await call
+    if stream:
+        error = payloads(response.text)[-1]["error"]
+    else:
+        assert response.status_code == 503
+        assert response.headers["retry-after"] == "1"
+        error = response.json()["error"]
+    assert (error["type"], error["code"]) == ("server_error", "engine_stalled")
+    assert "without a new token" in error["message"]
+    [step] = (await until_states(shared, session, "detached"))["steps"]
+    assert step["output_tokens"] == held.after
+
+    again = await shared.chat(session, body, x_stainless_retry_count="1")
+    assert again.headers["x-step-id"] == step["step_id"]
+    text = joined(payloads(again.text)) if stream else completion(again).choices[0].message.content
+    assert text == held.text
+    assert shared.engine.requests[-1].input_ids == first.input_ids + first.output_ids
+    [step] = (await shared.view(session))["steps"]
+    assert (step["state"], step["delivered"]) == ("committed", True)
 
 
 @BOTH_WAYS

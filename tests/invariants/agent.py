@@ -192,14 +192,17 @@ class Agent:
     # Moves that happen while a reply is being sampled.
 
     async def hold(self, ask: Ask, after: int) -> tuple[Exchange, asyncio.Task[Answer], asyncio.Event]:
-        """A call that stands still after `after` tokens (or one before its end) until the event is set."""
+        """A call that stands still after `after` tokens (or one before its end) until the event is set. One that
+        ends before, by a stop string, is done."""
         release = asyncio.Event()
         reached = min(after, self.length(ask) - 1)
         exchange = self.prepare(ask, self.head(), hold=release, hold_after=reached)
         task = asyncio.create_task(self.send(exchange))
         session, engine = self.journal.session_id, self.world.engine
         await engine.wait_until(
-            lambda: any(len(one.output_ids) >= reached for one in self.world.requests(session, exchange.seed))
+            lambda: any(
+                one.done or len(one.output_ids) >= reached for one in self.world.requests(session, exchange.seed)
+            )
         )
         return exchange, task, release
 
@@ -216,16 +219,18 @@ class Agent:
     async def leave(self, ask: Ask, after: int, come_back: bool) -> None:
         """Hang up, and wait until the engine has noticed."""
         exchange, task, release = await self.hold(ask, after)
+        [running] = self.world.requests(self.journal.session_id, exchange.seed)
+        if running.done:
+            await task
+            self.accept(exchange)
+            return
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-        [running] = self.world.requests(self.journal.session_id, exchange.seed)
         await self.world.engine.wait_until(lambda: running.done)
         release.set()
-        if not come_back:
-            exchange.left = True
-            return
-        await self.repeat(exchange)
+        if come_back:
+            await self.repeat(exchange)
 
     async def paused(self, ask: Ask, after: int, update: bool) -> None:
         """A pause in the middle of the reply."""

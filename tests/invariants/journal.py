@@ -12,7 +12,7 @@ from tests.invariants.world import World
 
 @dataclass
 class Exchange:
-    """One HTTP call. `order` is the engine's counter when it was sent; `left`: the agent hung up for good."""
+    """One HTTP call. `order` is the engine's counter when it was sent; without `answer` the agent hung up."""
 
     body: Mapping[str, Any]
     raw: bytes
@@ -21,7 +21,6 @@ class Exchange:
     retry_count: int = 0
     step_ids: list[str] = field(default_factory=list)
     answer: Answer | None = None
-    left: bool = False
 
     @property
     def seed(self) -> int:

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 from adapters.engines.base import EngineInfo
 from sidecar.app import Sidecar
 from sidecar.config import load_settings
-from sidecar.tito.model import Model
+from sidecar.model_files import read_model
+from sidecar.tito.model import Model, build_model
 from tests.fake_sglang import FakeSGLang
 
 _MODELS: dict[tuple[object, ...], Model] = {}
@@ -37,6 +38,14 @@ class QuickSidecar(Sidecar):
         if key not in _MODELS:
             _MODELS[key] = super()._load_model(info)
         return _MODELS[key]
+
+
+def model_of(directory: Path) -> Model:
+    """The model that `QuickSidecar` serves with default settings, for tests of a part alone."""
+    key = (str(directory), None, "auto", "text", "refuse")
+    if key not in _MODELS:
+        _MODELS[key] = build_model(read_model(str(directory)))
+    return _MODELS[key]
 
 
 @dataclass
