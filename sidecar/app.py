@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 import time
 from contextlib import AsyncExitStack
 
-from adapters.engines.base import EngineError, EngineInfo
+from adapters.engines.base import EngineError, EngineInfo, EngineRefusal
+from adapters.models.selection import ParserChoice
 from sidecar.config import Settings, SettingsError, is_loopback
 from sidecar.control.app import build_control, build_probes
 from sidecar.control.rollout import RolloutRoutes
@@ -34,7 +36,9 @@ from sidecar.sessions.policy import Policy
 from sidecar.sessions.registry import Registry
 from sidecar.store import open_store
 from sidecar.store.protocol import Store
+from sidecar.tito.fingerprint import MatchRules
 from sidecar.tito.model import Model, build_model
+from sidecar.tito.modes import BuildModes
 from sidecar.web.listener import Listener
 
 log = logging.getLogger(__name__)
@@ -120,10 +124,12 @@ class Sidecar:
         if info is not None:
             engine.accept(info)
         self.model = await asyncio.to_thread(self._load_model, engine.info)
+        for warning in self.model.parsers.formats.warnings:
+            log.warning("%s", warning)
         window = settings.context_window or engine.info.context_length
         if window is None:
             raise SettingsError("the engine does not say how long its context is; set --context-window")
-        self.registry = Registry(self._store, self.controller, self.model, pinned=bool(settings.sampling_pin))
+        self.registry = Registry(self._store, self.controller, self.model, self._policy())
         await self._listen(engine, window, secret)
 
     async def _ask_engine(self, transport: EngineTransport) -> EngineInfo | None:
@@ -134,6 +140,11 @@ class Sidecar:
         while True:
             try:
                 return await transport.info()
+            except EngineRefusal as error:
+                raise SettingsError(
+                    f"--engine-url {settings.engine_url} answers {error.status}: {error}; "
+                    "is it an SGLang server, and is --engine-api-key right?"
+                ) from error
             except EngineError as error:
                 if not needed:
                     log.warning("the engine does not answer yet: %s", error)
@@ -148,12 +159,23 @@ class Sidecar:
         name = settings.tokenizer or info.tokenizer_path
         if name is None:
             raise SettingsError("the engine does not name its tokenizer; set --tokenizer")
-        return build_model(
-            read_model(name, settings.chat_template),
-            family_name=settings.model_family,
-            protect_content=settings.special_tokens_in_content == "text",
-            allow_unstable=settings.on_unstable_template == "segment",
-        )
+        text = read_model(name, settings.chat_template)
+        try:
+            return build_model(
+                text,
+                family_name=settings.model_family,
+                parsers=ParserChoice(
+                    settings.tool_call_parser,
+                    settings.reasoning_parser,
+                    info.tool_call_parser,
+                    info.reasoning_parser,
+                ),
+                protect_content=settings.special_tokens_in_content == "text",
+                allow_unstable=settings.on_unstable_template == "segment"
+                or settings.token_build_mode == "snapshot",
+            )
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
 
     async def _listen(self, engine: EngineState, window: int, secret: bytes) -> None:
         settings = self.settings
@@ -175,7 +197,7 @@ class Sidecar:
         gateway_app = build_gateway(chat, Models(engine, identity, int(time.time())))
         self.gateway = await self._serve(Listener(gateway_app, settings.listen, "--listen"))
         base_url = (settings.advertise_url or self.gateway.url).rstrip("/")
-        status = StatusRoutes(self.problems, engine, self.pauses, self.model)
+        status = StatusRoutes(self.problems, engine, self.pauses, self.model, self._modes())
         control_app = build_control(
             self.control_token,
             SessionRoutes(self.registry, base_url, secret),
@@ -202,12 +224,19 @@ class Sidecar:
             return f"process-{secrets.token_hex(8)}"
         return None
 
+    def _modes(self) -> BuildModes:
+        return BuildModes(self.settings.token_build_mode, self.settings.history_thinking)
+
     def _policy(self) -> Policy:
         settings = self.settings
         return Policy(
-            match=settings.match,
+            modes=self._modes(),
+            rules=MatchRules(
+                exact=settings.match == "exact", volatile=tuple(map(re.compile, settings.volatile_pattern))
+            ),
             max_output_tokens=settings.max_output_tokens,
             sampling_pin=settings.sampling_pin,
+            drop_rejected=settings.drop_rejected,
             train_off_policy_sampling=settings.train_off_policy_sampling,
             overflow_status=settings.overflow_status,
             retry_window=settings.retry_window,

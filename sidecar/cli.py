@@ -1,4 +1,7 @@
-"""The command line: `tito-sidecar serve | demo | engine`. Wrong settings are one line each and exit code 2."""
+"""The command line: `tito-sidecar serve | demo | engine | check-template | sessions`.
+
+Wrong settings are one line each and exit code 2.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from rich.console import Console
 
 from sidecar.config import SettingsError, default_state_dir, load_settings, split_address
 from sidecar.flags import with_settings_flags
+from sidecar.session_tools.commands import sessions
 
 app = typer.Typer(
     help="Token in, token out between unmodified agents, SGLang and slime.",
@@ -21,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(sessions, name="sessions")
 _errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -68,6 +73,26 @@ def demo(
     asyncio.run(run_demo(output, turns, seed))
 
 
+@app.command("check-template")
+def check_template(
+    paths: Annotated[
+        list[str], typer.Argument(help="tokenizer directories, hub ids or template files", metavar="PATH")
+    ],
+    tokenizer: Annotated[
+        str | None, typer.Option(help="path or hub id of the tokenizer of template files", show_default=False)
+    ] = None,
+    model_family: Annotated[str | None, typer.Option(help="auto or a family's name", show_default=False)] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file with any of serve's settings")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per path, a line each")] = False,
+) -> None:
+    """Tell whether chat templates allow exact appending: exit code 0, or 1 if one is refused."""
+    from sidecar.check_template.command import check_paths
+
+    given = {"tokenizer": tokenizer, "model_family": model_family}
+    settings = load_settings({name: value for name, value in given.items() if value is not None}, config)
+    raise typer.Exit(check_paths(paths, settings, as_json=as_json, complain=_complain))
+
+
 def _address(listen: str) -> tuple[str, int]:
     try:
         return split_address(listen)
@@ -83,9 +108,13 @@ def main() -> None:
     except Exception as error:
         if not _expected(error):
             raise
-        for line in str(error).splitlines():
-            _errors.print(f"tito-sidecar: {line}", markup=False)
+        _complain(str(error))
         raise SystemExit(2) from None
+
+
+def _complain(text: str) -> None:
+    for line in text.splitlines():
+        _errors.print(f"tito-sidecar: {line}", markup=False)
 
 
 def _expected(error: Exception) -> bool:

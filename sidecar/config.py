@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -19,7 +19,10 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
+from adapters.models.selection import REASONING_PARSERS, TOOL_CALL_PARSERS
+from adapters.models.templates import TEMPLATE_NAMES, template_file
 from sidecar.generation.sampling import check_pin
+from sidecar.tito.modes import HistoryThinking, TokenBuildMode
 
 _SECRETS = ("engine_api_key", "engine_admin_key", "control_token", "session_secret")
 _SIZES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -30,7 +33,8 @@ class SettingsError(Exception):
 
 
 def _split(value: Any) -> Any:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    """Words between commas or line ends."""
+    return [part.strip() for part in re.split("[,\n]", value) if part.strip()] if isinstance(value, str) else value
 
 
 def _pairs(value: Any) -> Any:
@@ -69,7 +73,19 @@ def _on_off(value: Any) -> Any:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
+def _template(value: Any) -> Any:
+    """The name of a template of our own as its file."""
+    ours = template_file(value) if isinstance(value, str) else None
+    return value if ours is None else ours
+
+
+def _lines(value: Any) -> Any:
+    """One pattern per line: a comma may be part of one."""
+    return value.splitlines() if isinstance(value, str) else value
+
+
 Words = Annotated[list[str], NoDecode, BeforeValidator(_split)]
+Patterns = Annotated[list[str], NoDecode, BeforeValidator(_lines)]
 Size = Annotated[int, BeforeValidator(_size)]
 
 
@@ -88,8 +104,15 @@ class Settings(BaseSettings):
     engine_api_key: str | None = Field(None, description="the engine's --api-key")
     engine_admin_key: str | None = Field(None, description="the engine's --admin-api-key, for aborts")
     tokenizer: str | None = Field(None, description="path or hub id (default: what the engine reports)")
-    chat_template: Path | None = Field(None, description="Jinja file that replaces the tokenizer's template")
-    model_family: str = Field("auto", description="tool-call and reasoning format: auto or a family's name")
+    chat_template: Annotated[Path | None, BeforeValidator(_template)] = Field(
+        None,
+        description=f"Jinja file in place of the tokenizer's template, or one of ours: {', '.join(TEMPLATE_NAMES)}",
+    )
+    model_family: str = Field("auto", description="stop tokens and formats of a family: auto or its name")
+    tool_call_parser: str = Field(
+        "auto", description=f"format of tool calls (docs/parsers.md): {', '.join(TOOL_CALL_PARSERS)}"
+    )
+    reasoning_parser: str = Field("auto", description=f"format of reasoning: {', '.join(REASONING_PARSERS)}")
     listen: str = Field("127.0.0.1:8800", description="data plane, for agents")
     control_listen: str = Field("127.0.0.1:8801", description="control plane, for the trainer")
     control_token: str | None = Field(None, description="bearer of the control plane (default: made on first use)")
@@ -101,7 +124,16 @@ class Settings(BaseSettings):
     ca_dir: Path | None = Field(None, description="interception CA (default: <state-dir>/ca)")
     store: str | None = Field(None, description="sqlite:///PATH (default: <state-dir>/tito.db)")
     state_dir: Path = Field(default_factory=default_state_dir, description="tokens, CA and the default store")
+    token_build_mode: TokenBuildMode = Field(
+        "tito", description="tito appends to what was sampled; snapshot renders every request in full"
+    )
+    history_thinking: HistoryThinking = Field(
+        "keep", description="keep sampled reasoning in its segment, or start one where the template drops it"
+    )
     match: Literal["lenient", "exact"] = Field("lenient", description="how requests are matched to earlier steps")
+    volatile_pattern: Patterns = Field(
+        [], description="regular expression: text in system messages that changes and does not count for matching"
+    )
     on_unstable_template: Literal["refuse", "segment"] = Field(
         "refuse", description="for templates without an exact delta"
     )
@@ -117,6 +149,7 @@ class Settings(BaseSettings):
         {}, description="k=v,...: sampling that overrides what agents ask"
     )
     train_off_policy_sampling: bool = Field(False, description="train steps sampled with top_p, penalties, ...")
+    drop_rejected: bool = Field(False, description="do not train delivered replies that the agent dropped")
     session_id: str | None = Field(None, description="session of requests that name none")
     session_secret: str | None = Field(None, description="secret of session keys (default: made on first use)")
     data_auth: Literal["none", "session-key"] | None = Field(
@@ -141,6 +174,24 @@ class Settings(BaseSettings):
     def _check_address(cls, value: str | None) -> str | None:
         if value is not None:
             split_address(value)
+        return value
+
+    @field_validator("volatile_pattern")
+    @classmethod
+    def _check_patterns(cls, value: list[str]) -> list[str]:
+        for pattern in value:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        return value
+
+    @field_validator("tool_call_parser", "reasoning_parser")
+    @classmethod
+    def _check_parser(cls, value: str, info: ValidationInfo) -> str:
+        known = TOOL_CALL_PARSERS if info.field_name == "tool_call_parser" else REASONING_PARSERS
+        if value not in known:
+            raise ValueError(f"{value!r} is no known format; choose from {', '.join(known)}")
         return value
 
     @field_validator("sampling_pin")

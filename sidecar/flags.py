@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from sidecar.config import Settings
 
-_REPEATABLE = {"intercept"}
+_REPEATABLE = {"intercept", "volatile_pattern"}
 
 
 def with_settings_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -38,7 +38,7 @@ def with_settings_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _plain(value: Any) -> Any:
-    return ",".join(value) if isinstance(value, list) else value
+    return "\n".join(value) if isinstance(value, list) else value
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:

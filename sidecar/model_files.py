@@ -11,6 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from adapters.models.templates import TEMPLATE_NAMES
 from sidecar.tito.model import ModelText
 
 _FILES = [
@@ -30,7 +31,28 @@ class ModelFilesError(Exception):
 
 def read_model(name: str, chat_template: Path | None = None) -> ModelText:
     """Tokenizer, template and stop ids of `name`, a directory or a hub id. Raises `ModelFilesError`."""
-    directory = Path(name) if Path(name).is_dir() else _from_hub(name)
+    directory = _directory(name)
+    tokenizer = _tokenizer(directory)
+    config = _json(directory / "tokenizer_config.json")
+    return ModelText(
+        name=name,
+        tokenizer=tokenizer,
+        chat_template=_template(directory, config, chat_template),
+        special_tokens=_special_tokens(config, _json(directory / "special_tokens_map.json")),
+        stop_ids=_stop_ids(_json(directory / "generation_config.json"), _json(directory / "config.json")),
+    )
+
+
+def read_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of `name` alone, a directory or a hub id: no template is needed. Raises `ModelFilesError`."""
+    return _tokenizer(_directory(name))
+
+
+def _directory(name: str) -> Path:
+    return Path(name) if Path(name).is_dir() else _from_hub(name)
+
+
+def _tokenizer(directory: Path) -> Tokenizer:
     path = directory / "tokenizer.json"
     if not path.is_file():
         raise ModelFilesError(f"{directory} has no tokenizer.json; --tokenizer needs a fast tokenizer's directory")
@@ -40,14 +62,7 @@ def read_model(name: str, chat_template: Path | None = None) -> ModelText:
         raise ModelFilesError(f"{path} cannot be read: {error}") from error
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    config = _json(directory / "tokenizer_config.json")
-    return ModelText(
-        name=name,
-        tokenizer=tokenizer,
-        chat_template=_template(directory, config, chat_template),
-        special_tokens=_special_tokens(config, _json(directory / "special_tokens_map.json")),
-        stop_ids=_stop_ids(_json(directory / "generation_config.json"), _json(directory / "config.json")),
-    )
+    return tokenizer
 
 
 def _from_hub(name: str) -> Path:
@@ -77,7 +92,10 @@ def _template(directory: Path, config: dict[str, Any], chosen: Path | None) -> s
         try:
             return chosen.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ModelFilesError(f"--chat-template {chosen} cannot be read: {error}") from error
+            ours = ", ".join(TEMPLATE_NAMES)
+            raise ModelFilesError(
+                f"--chat-template {chosen} cannot be read: {error}; name a Jinja file or one of ours: {ours}"
+            ) from error
     file = directory / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")

@@ -72,4 +72,10 @@ def _announce(sidecar: Sidecar) -> None:
     where = "as given" if settings.control_token else f"in {settings.state_dir / 'control-token'}"
     log.info("trainer: %s, token %s", sidecar.control.url, where)
     log.info("engine:  %s, model %s, family %s", settings.engine_url, sidecar.model.name, sidecar.model.family.name)
+    formats = sidecar.model.parsers.formats
+    log.info(
+        "replies: tool calls %s, reasoning %s",
+        formats.tools.name if formats.tools is not None else "none",
+        formats.reasoning.name if formats.reasoning is not None else "none",
+    )
     log.info("store:   %s", settings.store)

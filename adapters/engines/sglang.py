@@ -44,7 +44,9 @@ class ReplyReader:
     """Ids and logprobs of one call as its chunks come.
 
     SGLang streams are cumulative by default (each chunk repeats everything) and incremental with
-    `--incremental-streaming-output`; `completion_tokens` is cumulative in both and tells them apart.
+    `--incremental-streaming-output`; `completion_tokens` is cumulative in both and tells them apart. A wrong count
+    must not pass for the other kind, or ids would be doubled: a stream stays of the kind that it was, and the
+    count has to agree with `output_token_logprobs_length` (since 0.5.10).
     """
 
     def __init__(self) -> None:
@@ -54,6 +56,7 @@ class ReplyReader:
         self.versions = ReportedVersions()
         self.weight_version: str | None = None
         """The version that the newest chunk named, finished or not."""
+        self._cumulative: bool | None = None
 
     def read(self, chunk: Mapping[str, Any]) -> None:
         """Take one SSE payload.
@@ -86,16 +89,26 @@ class ReplyReader:
             if aborted:
                 return  # an abort from the waiting queue: no ids, sparse meta_info
             raise ContractError("the engine's chunk has no completion_tokens")
-        if total == len(ids) and total >= held:
-            ids, entries = ids[held:], entries[held:]  # cumulative: the beginning is held already
-        elif total != held + len(ids):
-            if aborted:
-                return  # an aborted incremental stream may repeat its last id: nothing is doubled
+        if not aborted and meta.get("output_token_logprobs_length", total) != total:
+            raise ContractError(
+                f"the engine counts {total} completion_tokens, but output_token_logprobs_length is "
+                f"{meta['output_token_logprobs_length']}"
+            )
+        if self._cumulative is not False and total == len(ids) and total >= held:
+            cumulative = True
+        elif self._cumulative is not True and total == held + len(ids):
+            cumulative = False
+        elif aborted:
+            return  # an aborted incremental stream may repeat its last id: nothing is doubled
+        else:
             raise ContractError(
                 f"the engine counts {total} completion_tokens; {held} ids came before, {len(ids)} in this chunk"
             )
-        self.logprobs += _checked_logprobs(ids, entries, held)
-        self.output_ids += ids
+        if held and ids:
+            self._cumulative = cumulative
+        fresh = slice(held if cumulative else 0, None)  # what is held already is not taken twice
+        self.logprobs += _checked_logprobs(ids[fresh], entries[fresh], held)
+        self.output_ids += ids[fresh]
 
 
 def _checked_logprobs(ids: list[int], entries: list[Any], first: int) -> list[float]:

@@ -8,7 +8,7 @@ client's text back: special tokens vanish, other control tokens are spelled out.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 _FIRST = 0x100000
 _MARKS = re.compile("[\U00100000-\U0010ffff]")
@@ -16,12 +16,16 @@ REPLACEMENT = "�"
 
 
 class Marks:
-    """`control` maps ids of added tokens to their spelling; `special` holds the ids hidden from clients."""
+    """`control` maps ids of added tokens to their spelling; `special` holds the ids hidden from clients.
+
+    Added tokens that are nothing but white space (Gemma has 31 for runs of newlines) are text, not markers."""
 
     def __init__(self, control: Mapping[int, str], special: frozenset[int]) -> None:
+        control = {index: spelling for index, spelling in control.items() if spelling.strip()}
         self._character = {index: chr(_FIRST + n) for n, index in enumerate(sorted(control))}
         self._by_spelling = {control[index]: mark for index, mark in self._character.items()}
-        self._shown = {mark: "" if index in special else control[index] for index, mark in self._character.items()}
+        self._spelling = {mark: control[index] for index, mark in self._character.items()}
+        self._hidden = {mark for index, mark in self._character.items() if index in special}
         spellings = sorted(map(re.escape, self._by_spelling), key=len, reverse=True)
         self._spelled = re.compile("|".join(spellings)) if spellings else None
 
@@ -29,18 +33,29 @@ class Marks:
         """The character for a control token's id, None for any other id."""
         return self._character.get(index)
 
-    def of_spelling(self, spelling: str) -> str:
-        """What a parser searches for: the mark if the tokenizer has such a token, else the spelling itself."""
-        return self._by_spelling.get(spelling, spelling)
+    def of_spellings(self, spellings: Collection[str]) -> frozenset[str]:
+        """The marks of those spellings that are control tokens."""
+        return frozenset(self._by_spelling[spelling] for spelling in spellings if spelling in self._by_spelling)
 
     def marked(self, text: str) -> str:
         """`text` with every spelling of a control token as its mark: how decoded text looks if the model samples
-        the tokens themselves."""
+        the tokens themselves, and so what a parser searches for."""
         return text if self._spelled is None else self._spelled.sub(lambda m: self._by_spelling[m.group()], text)
 
-    def display(self, text: str) -> str:
-        """Text for the client."""
-        return _MARKS.sub(lambda match: self._shown.get(match.group(), ""), text)
+    def spelled(self, text: str) -> str:
+        """`text` with every control token spelled out, special ones too."""
+        return _MARKS.sub(lambda match: self._spelling.get(match.group(), ""), text)
+
+    def display(self, text: str, shown: Collection[str] = ()) -> str:
+        """Text for the client; the marks in `shown` are spelled out even if they are special."""
+        return _MARKS.sub(
+            lambda match: (
+                ""
+                if match.group() in self._hidden and match.group() not in shown
+                else self._spelling.get(match.group(), "")
+            ),
+            text,
+        )
 
     @staticmethod
     def ordinary(text: str) -> str:

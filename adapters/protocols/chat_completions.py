@@ -24,8 +24,6 @@ _BREAKS_EXACTNESS = (
     "regex",
     "ebnf",
     "rid",
-    "continue_final_message",
-    "add_generation_prompt",
 )
 # fmt: off
 _KNOWN = frozenset((
@@ -33,6 +31,7 @@ _KNOWN = frozenset((
     "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "frequency_penalty",
     "presence_penalty", "repetition_penalty", "seed", "stop", "logit_bias", "n", "logprobs", "top_logprobs",
     "response_format", "session_id", "metadata", "chat_template_kwargs", "reasoning_effort", "user", "store",
+    "continue_final_message", "add_generation_prompt",
 ))
 # fmt: on
 
@@ -46,13 +45,14 @@ def parse(data: bytes) -> ChatRequest:
     if not isinstance(body, dict):
         raise RequestError(400, "the body is no JSON object; send an object with model and messages")
     for name in _BREAKS_EXACTNESS:
-        if name in body:
+        if body.get(name) is not None:
             raise bad_field(name, body[name], "leave it out: it would break token exactness")
     tools, use_tools = _tools(body)
+    continues = _continues(body)
     stream = fields.boolean(body, "stream", False)
     return ChatRequest(
         model=fields.text(body, "model") or "",
-        messages=_messages(body.get("messages")),
+        messages=_messages(body.get("messages"), continues),
         tools=tools,
         use_tools=use_tools,
         stream=stream,
@@ -63,6 +63,7 @@ def parse(data: bytes) -> ChatRequest:
         logprobs=_logprobs(body),
         session_id=_session_id(body),
         template_kwargs=_template_kwargs(body),
+        continues=continues,
         ignored=tuple(sorted(set(body) - _KNOWN)),
     )
 
@@ -165,15 +166,31 @@ def _tools(body: dict[str, Any]) -> tuple[list[dict[str, Any]] | None, bool]:
     return (tools or None), bool(tools) and choice != "none"
 
 
-def _messages(value: Any) -> list[dict[str, Any]]:
+def _continues(body: dict[str, Any]) -> bool:
+    """Whether the reply goes on with the last message. Clients that ask for it also say that they want no
+    generation prompt (vLLM insists on it), which goes without saying."""
+    continues = fields.boolean(body, "continue_final_message", False)
+    if fields.boolean(body, "add_generation_prompt", not continues) == continues:
+        remedy = "leave it out: it would break token exactness"
+        raise bad_field("add_generation_prompt", body["add_generation_prompt"], remedy)
+    return continues
+
+
+def _messages(value: Any, continues: bool) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not value:
         raise bad_field("messages", value, "send a list of at least one message")
     for index, message in enumerate(value):
         _check_message(message, f"messages[{index}]")
-    if value[-1].get("role") == "assistant":
+    last, where = value[-1], f"messages[{len(value) - 1}]"
+    if last["role"] == "assistant" and not continues:
+        remedy = "the last message has to come from a user or a tool, unless continue_final_message is true"
+        raise bad_field(f"{where}.role", "assistant", remedy)
+    if continues and last["role"] != "assistant":
         raise bad_field(
-            f"messages[{len(value) - 1}].role", "assistant", "the last message has to come from a user or a tool"
+            f"{where}.role", last["role"], "continue_final_message needs an assistant message at the end"
         )
+    if continues and last.get("tool_calls"):
+        raise bad_field(f"{where}.tool_calls", last["tool_calls"], "only text can be continued; send its result")
     return value
 
 

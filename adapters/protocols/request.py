@@ -43,5 +43,7 @@ class ChatRequest:
     session_id: str | None = None
     """From the body (`session_id` or `metadata.session_id`)."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    continues: bool = False
+    """The last message is the assistant's, and the reply goes on with its text."""
     ignored: tuple[str, ...] = ()
     """Fields that mean nothing here, for a counter and the log."""

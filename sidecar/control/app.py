@@ -10,16 +10,31 @@ import hmac
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapters.protocols.errors import RequestError
 from sidecar.control.rollout import RolloutRoutes
 from sidecar.control.sessions import SessionRoutes
 from sidecar.control.status import StatusRoutes
+from sidecar.sessions.errors import refusal_of
+from sidecar.store.protocol import StoreError
 from sidecar.web.refusals import on_bug, on_not_found, on_request_error, refusal_response
 
 _OPEN_PATHS = ("/health", "/ready")
-_HANDLERS = {RequestError: on_request_error, HTTPException: on_not_found, Exception: on_bug}
+
+
+async def _on_store_error(request: Request, error: Exception) -> Response:
+    return refusal_response(refusal_of(error))
+
+
+_HANDLERS = {
+    RequestError: on_request_error,
+    StoreError: _on_store_error,
+    HTTPException: on_not_found,
+    Exception: on_bug,
+}
 
 
 class TokenGuard:

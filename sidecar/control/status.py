@@ -14,6 +14,10 @@ from starlette.routing import Route
 from sidecar.generation.engine_state import EngineState
 from sidecar.generation.pauses import Pauses
 from sidecar.tito.model import Model
+from sidecar.tito.modes import BuildModes
+
+_PROBE_SECONDS = 0.5
+"""How long a probe waits for the engine: kubelet gives up after a second, and an engine that hangs is no reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,7 @@ class StatusRoutes:
     engine: EngineState
     pauses: Pauses
     model: Model
+    modes: BuildModes
 
     def routes(self) -> list[Route]:
         """All routes of the control plane's status."""
@@ -41,7 +46,7 @@ class StatusRoutes:
     async def ready(self, request: Request) -> Response:
         """The process can serve; `?engine=1` also wants the engine to have answered once, for startup probes."""
         problems = self.problems()
-        await self.engine.refresh()
+        await self.engine.refresh(_PROBE_SECONDS)
         if request.query_params.get("engine") == "1" and not self.engine.answered:
             problems.append("the engine has not answered yet")
         engine = "up" if self.engine.error is None else "down"
@@ -53,7 +58,8 @@ class StatusRoutes:
         info = await self.engine.refresh()
         return _json(
             {
-                "token_build_modes": ["tito"],
+                "token_build_modes": [self.modes.token_build_mode],
+                "history_thinking": self.modes.recorded()["history_thinking"],
                 "pause_modes": ["abort"],
                 "pause_scopes": ["all"],
                 "partial_rollout": True,
@@ -64,7 +70,8 @@ class StatusRoutes:
                 "template_sha256": self.model.template_sha256,
                 "template_verdict": self.model.verdict.outcome,
                 "template_failures": self.model.verdict.failures,
-                "tools": self.model.verdict.tools and self.model.family.tools is not None,
+                "parsers": self._parsers(),
+                "tools": self.model.verdict.tools and self.model.parsers.formats.tools is not None,
                 "engine": {
                     "model_id": info.model_id,
                     "version": info.version,
@@ -77,6 +84,14 @@ class StatusRoutes:
                 },
             }
         )
+
+    def _parsers(self) -> dict[str, Any]:
+        formats = self.model.parsers.formats
+        return {
+            "tool_calls": formats.tools and formats.tools.name,
+            "reasoning": formats.reasoning and formats.reasoning.name,
+            "warnings": list(formats.warnings),
+        }
 
 
 def _json(body: dict[str, Any], status: int = 200) -> Response:

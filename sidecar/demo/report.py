@@ -8,28 +8,31 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from sidecar.session_tools.drift_view import drift_rows
+from sidecar.terminal import quoted
 from sidecar.tito.codec import Codec
-from sidecar.tito.drift import Drift, find_drift
+from sidecar.tito.drift import SampledReply, Stretch, find_drift, total_drift
 
 
-def sampled_outputs(segments: Sequence[dict[str, Any]]) -> list[tuple[str, list[int]]]:
+def sampled_replies(segments: Sequence[dict[str, Any]]) -> list[SampledReply]:
     """Runs of trained ids of the segments, each a reply; named by segment and position."""
-    outputs = []
+    replies = []
     for segment in segments:
         start = None
         for position, trained in enumerate([*segment["full_loss_mask"], 0]):
             if trained and start is None:
                 start = position
             elif not trained and start is not None:
-                outputs.append((f"{segment['segment_index']}:{start}", segment["tokens"][start:position]))
+                name = f"{segment['segment_index']}:{start}"
+                before, output = segment["tokens"][:start], segment["tokens"][start:position]
+                replies.append(SampledReply(name, before, output, trained=True))
                 start = None
-    return outputs
+    return replies
 
 
 def print_report(console: Console, view: dict[str, Any], segments: Sequence[dict[str, Any]], codec: Codec) -> None:
     """Print the table, and one example of drift if there is any."""
-    outputs = sampled_outputs(segments)
-    drift = find_drift(codec, outputs)
+    drift = [find_drift(codec, reply) for reply in sampled_replies(segments)]
     steps = [step for step in view["steps"] if step["state"] == "committed"]
     versions = {step["step_id"]: step["versions"] for step in steps}
     mixed = sum(len(names) > 1 for names in versions.values())
@@ -38,19 +41,25 @@ def print_report(console: Console, view: dict[str, Any], segments: Sequence[dict
     table.add_row("turns", str(len(steps)))
     table.add_row("tokens sampled", str(sum(step["output_tokens"] for step in steps)))
     table.add_row("tokens trained", str(sum(sum(segment["full_loss_mask"]) for segment in segments)))
-    table.add_row("changed by re-tokenising", f"{len(drift)} of {len(outputs)} replies")
+    for name, value in drift_rows(total_drift(drift)):
+        table.add_row(name, value)
     table.add_row("segments", str(len(segments)))
     table.add_row("weight versions", f"{', '.join(names)} (both in {mixed} reply)")
     console.print(table)
-    if drift:
-        console.print(_example(codec, drift[0]), markup=False)
+    examples = [stretch for reply in drift for stretch in reply.stretches]
+    if examples:
+        console.print(_example(codec, max(examples, key=_shifts)), markup=False)
 
 
-def _example(codec: Codec, drift: Drift) -> str:
-    sampled = " ".join(f"{index}={codec.decode([index])!r}" for index in drift.sampled[:8])
-    encoded = " ".join(f"{index}={codec.decode([index])!r}" for index in drift.encoded[:8])
+def _shifts(stretch: Stretch) -> bool:
+    return len(stretch.sampled) != len(stretch.encoded)
+
+
+def _example(codec: Codec, stretch: Stretch) -> str:
+    sampled = " ".join(f"{index}={quoted(codec.decode([index]))}" for index in stretch.sampled[:8])
+    encoded = " ".join(f"{index}={quoted(codec.decode([index]))}" for index in stretch.encoded[:8])
     return (
         f"For example, the model sampled   {sampled}\n"
         f"decoded and encoded again it is  {encoded}\n"
-        "and every logprob and mask behind that point would belong to another token."
+        f"so a logprob kept by position belongs to another token{' from there on' if _shifts(stretch) else ''}."
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-import orjson
-
 from adapters.models.reply import Delta, Reply, ToolCall
 from sidecar.sessions.step_run import StepResult
+from sidecar.tito.continuation import without_prefix
+from sidecar.tito.messages import Message
 from sidecar.tito.trajectory import Node
 
 
@@ -35,14 +35,11 @@ class ReplayReader:
 
     def __init__(self, node: Node, wake: asyncio.Event) -> None:
         record = node.record
-        message = orjson.loads(record.reply)
+        message = without_prefix(record.prefix, Message.from_json(record.reply))
         reply = Reply(
-            content=message["content"],
-            reasoning=message.get("reasoning_content") or "",
-            calls=tuple(
-                ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
-                for call in message.get("tool_calls") or ()
-            ),
+            content=message.content,
+            reasoning=message.reasoning or "",
+            calls=tuple(ToolCall(call.id, call.name, call.arguments) for call in message.calls),
         )
         self.result: StepResult | None = StepResult(
             step_id=record.step_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 
@@ -30,15 +31,16 @@ class EngineState:
         """The last answer."""
         return self._info
 
-    async def refresh(self) -> EngineInfo:
-        """The newest answer that can be had."""
+    async def refresh(self, limit: float | None = None) -> EngineInfo:
+        """The newest answer that can be had, within `limit` seconds."""
         if time.monotonic() - self._asked_at < _FRESH_SECONDS:
             return self._info
         self._asked_at = time.monotonic()
         try:
-            info = await self._transport.info()
-        except EngineError as error:
-            self.error = str(error)
+            async with asyncio.timeout(limit):
+                info = await self._transport.info()
+        except (EngineError, TimeoutError) as error:
+            self.error = str(error) or f"no answer within {limit} s"
             return self._info
         self._accept(info)
         return self._info

@@ -73,9 +73,7 @@ class Pauses:
                 pause = Pause(uuid.uuid4().hex, SCOPE_ALL, mode, reason, expires)
                 self.gate.add(pause)
                 status = "paused"
-            await self._store.save_pause(
-                PauseRow(pause.pause_id, pause.scope, pause.mode, pause.reason, pause.lease_expires_at)
-            )
+            await self._save(pause, new=status == "paused")
         ended, failed = await controller.abort_active(timeout)
         return {
             "status": status,
@@ -89,6 +87,15 @@ class Pauses:
             "version": controller.weight_version,
         }
 
+    async def _save(self, pause: Pause, *, new: bool) -> None:
+        row = PauseRow(pause.pause_id, pause.scope, pause.mode, pause.reason, pause.lease_expires_at)
+        try:
+            await self._store.save_pause(row)
+        except BaseException:
+            if new:  # the caller was given no id to lift it with
+                self.gate.lift(pause.pause_id)
+            raise
+
     async def resume(self, controller: Controller, engine: EngineState, pause_id: str | None) -> dict[str, Any]:
         """Lift one pause, or all with None. Raises `PauseExpired`, `EngineNotReady` (still paused then)."""
         async with self._lock:
@@ -98,8 +105,9 @@ class Pauses:
                 self.gate.require(pause_id)
             if not await engine.check():
                 raise EngineNotReady(f"the engine does not answer ({engine.error}); still paused")
-            lifted = self.gate.lift(pause_id)
-            await self._store.delete_pauses([pause.pause_id for pause in lifted])
+            ids = [pause_id] if pause_id is not None else [pause.pause_id for pause in self.gate.pauses]
+            await self._store.delete_pauses(ids)  # first: a pause that stays in the store has to be lifted again
+            self.gate.lift(pause_id)
             self.rollout_epoch += 1
             return self._resumed("resumed", controller)
 

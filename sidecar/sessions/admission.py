@@ -24,12 +24,16 @@ from sidecar.sessions.errors import context_length_exceeded, unavailable
 from sidecar.sessions.policy import Policy
 from sidecar.sessions.session import Session
 from sidecar.sessions.step_run import StepRun
+from sidecar.tito.audit import audit, missing_keys
+from sidecar.tito.client_lines import count_client_lines
 from sidecar.tito.delta import Conversation
 from sidecar.tito.errors import MessageError, TemplateError
 from sidecar.tito.fingerprint import digest
 from sidecar.tito.messages import Message, normalise
 from sidecar.tito.model import Model
-from sidecar.tito.plan import Placement, PlannedPrompt, Request, place, render
+from sidecar.tito.place import Placement, Request, place
+from sidecar.tito.plan import PlannedPrompt, render
+from sidecar.tito.records import Forgiven
 from sidecar.tito.trajectory import Node, ids_to_json, join_ids_json
 
 _THREAD_FROM = 8192
@@ -58,6 +62,16 @@ class Admitted:
     runs: Sequence[StepRun] = ()
     replayed: Sequence[Node] = ()
     clamped_max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call whose place and prompt are found. `call_id` is shared by the steps that answer it."""
+
+    placement: Placement
+    prompt: PlannedPrompt
+    forgiven: tuple[Forgiven, ...]
+    call_id: str
 
 
 class Admission:
@@ -92,7 +106,8 @@ class Admission:
             if known is not None:
                 return known
         request = self._request(session, call.chat, messages)
-        placement = place(self._model, session.trajectory, request, self._policy.match)
+        placement = place(self._model, session.trajectory, request, self._policy.rules, self._policy.modes)
+        forgiven = await self._audit(session, placement)
         if placement.parent is None and len(session.trajectory.roots) >= self._policy.max_roots:
             raise RequestError(
                 400, f"session {session.session_id!r} has {self._policy.max_roots} roots; open a new one"
@@ -100,7 +115,7 @@ class Admission:
         prompt = await self._render(placement)
         if not session.open:  # it was closed while the prompt was rendered
             raise unavailable("the session is being closed", "session_closing")
-        return self._start(session, call, placement, prompt)
+        return self._start(session, call, Prepared(placement, prompt, forgiven, uuid.uuid4().hex))
 
     def _retry(self, session: Session, call: Call) -> Admitted | None:
         """A client library's retry joins or resumes the step it repeats, or gets its recorded reply."""
@@ -118,20 +133,27 @@ class Admission:
             messages,
             Conversation(chat.tools, chat.template_kwargs, session.clock),
             digest(orjson.dumps(chat.tools, option=orjson.OPT_SORT_KEYS)) if chat.tools else None,
+            chat.continues,
         )
 
+    async def _audit(self, session: Session, placement: Placement) -> tuple[Forgiven, ...]:
+        if placement.parent is None:
+            return ()
+        missing = missing_keys(placement.retold)
+        blobs = await session.read_blobs(missing) if missing else {}
+        return audit(placement.parent, placement.retold, blobs, self._policy.rules)
+
     async def _render(self, placement: Placement) -> PlannedPrompt:
-        messages = placement.appended if placement.forced_boundary is None else placement.request.messages
         try:
-            if sum(len(message.content) for message in messages) < _THREAD_FROM:
+            if sum(len(message.content) for message in placement.rendered) < _THREAD_FROM:
                 return render(self._model, placement)
             async with self._slots:
                 return await asyncio.to_thread(render, self._model, placement)
         except (MessageError, TemplateError) as error:
             raise RequestError(400, str(error), param="messages") from error
 
-    def _start(self, session: Session, call: Call, placement: Placement, prompt: PlannedPrompt) -> Admitted:
-        parent, chat = placement.parent, call.chat
+    def _start(self, session: Session, call: Call, prepared: Prepared) -> Admitted:
+        parent, prompt, chat = prepared.placement.parent, prepared.prompt, call.chat
         inherited = parent.token_count if parent is not None and prompt.segment_reason is None else 0
         length = inherited + len(prompt.context_ids)
         pin = {**self._policy.sampling_pin, **session.row.sampling}
@@ -142,7 +164,7 @@ class Admission:
         )
         runs = []
         for sibling in range(chat.n):
-            draft = self._draft(session, call, placement, prompt, effective_sampling(chat.sampling, pin, sibling))
+            draft = self._draft(session, call, prepared, effective_sampling(chat.sampling, pin, sibling))
             generation = Generation(
                 GenerationRequest(
                     session_id=session.session_id,
@@ -172,40 +194,47 @@ class Admission:
         if len(ids) and not (int(np.min(ids)) >= 0 and int(np.max(ids)) < self._model.codec.vocab_size):
             raise RequestError(500, "the tokenizer made an id outside its vocabulary", kind="server_error")
 
-    def _draft(
-        self, session: Session, call: Call, placement: Placement, prompt: PlannedPrompt, sampling: dict[str, object]
-    ) -> StepDraft:
-        appended = [(digest(data), data) for data in (message.to_json() for message in placement.appended)]
+    def _draft(self, session: Session, call: Call, prepared: Prepared, sampling: dict[str, object]) -> StepDraft:
+        placement, prompt = prepared.placement, prepared.prompt
+        request = placement.request
+        appended = [(digest(data), data) for data in (message.to_json() for message in placement.new_messages)]
         blobs = dict(appended)
-        tools_hash = placement.request.tools_hash
-        if tools_hash is not None:
-            blobs[tools_hash] = orjson.dumps(placement.request.conversation.tools)
+        if request.tools_hash is not None:
+            blobs[request.tools_hash] = orjson.dumps(request.conversation.tools)
         return StepDraft(
             step_id=uuid.uuid4().hex,
+            call_id=prepared.call_id,
             session_id=session.session_id,
+            begun=session.tick(),
             parent_id=placement.parent.record.step_id if placement.parent is not None else None,
             prompt=prompt,
             chain=placement.chain,
-            message_count=len(placement.request.messages),
+            message_count=request.prompt_length,
             message_hashes=tuple(key for key, _ in appended),
+            prefix=placement.prefix,
+            replaced=placement.replaced,
             system_hash=placement.system_hash,
-            tools_hash=tools_hash,
+            tools_hash=request.tools_hash,
+            template_kwargs=dict(request.conversation.template_kwargs),
             blobs=blobs,
             template_sha256=self._model.template_sha256,
             body_hash=call.body_hash,
             retry_count=call.retry_count,
             sampling=sampling,
             use_tools=call.chat.use_tools,
+            tools=call.chat.tools or (),
             train_off_policy=self._policy.train_off_policy_sampling,
-            forgiven=placement.forgiven,
-            extra={
-                key: value
-                for key, value in {
-                    "turn_id": call.turn_id,
-                    "intercepted_host": call.intercepted_host,
-                    "ignored": list(call.chat.ignored),
-                    "protected": prompt.protected,
-                }.items()
-                if value
-            },
+            forgiven=prepared.forgiven,
+            extra=self._extra(call, prompt),
         )
+
+    def _extra(self, call: Call, prompt: PlannedPrompt) -> dict[str, object]:
+        extra = {
+            "turn_id": call.turn_id,
+            "intercepted_host": call.intercepted_host,
+            "ignored": list(call.chat.ignored),
+            "protected": prompt.protected,
+            "stripped": count_client_lines(call.chat.messages),
+            **self._policy.modes.recorded(),
+        }
+        return {key: value for key, value in extra.items() if value}

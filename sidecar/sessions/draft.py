@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from adapters.models.reply import Reply
 from adapters.protocols.chat_replies import message as wire_message
 from sidecar.generation.generation import Generation
 from sidecar.generation.sampling import is_off_policy
+from sidecar.tito.continuation import with_prefix
 from sidecar.tito.fingerprint import Chain, extend_chain
 from sidecar.tito.messages import from_wire
 from sidecar.tito.plan import PlannedPrompt
@@ -25,14 +27,19 @@ class StepDraft:
     `blobs` are the messages and tools that the record refers to by hash."""
 
     step_id: str
+    call_id: str
     session_id: str
+    begun: int
     parent_id: str | None
     prompt: PlannedPrompt
     chain: Chain
     message_count: int
     message_hashes: tuple[bytes, ...]
+    prefix: bytes
+    replaced: tuple[str, ...]
     system_hash: bytes
     tools_hash: bytes | None
+    template_kwargs: dict[str, Any]
     blobs: dict[bytes, bytes]
     template_sha256: str
     body_hash: bytes
@@ -40,21 +47,25 @@ class StepDraft:
     sampling: dict[str, Any]
     use_tools: bool
     train_off_policy: bool
+    tools: Sequence[Mapping[str, Any]] = ()
+    """The request's, by which the arguments of its calls are typed."""
     forgiven: tuple[Forgiven, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
     def record(self, generation: Generation, *, state: StepState, reply: Reply | None) -> StepRecord:
         """The step with the tokens sampled so far; `reply` is None unless the step is complete."""
-        after, reply_json = self.chain, b""
+        before = after = self.chain
+        reply_json = b""
         if reply is not None:
-            answer = from_wire(wire_message(reply), "reply")
-            after, reply_json = extend_chain(self.chain, answer), answer.to_json()
+            answer = with_prefix(self.prefix, from_wire(wire_message(reply), "reply"))
+            after, reply_json = extend_chain(before, answer), answer.to_json()
         finish = generation.finish
         last = generation.output_ids[-1] if generation.output_ids else None
         stopped = finish is not None and finish.kind == "stop" and last in generation.request.stop_ids
         return StepRecord(
             step_id=self.step_id,
             session_id=self.session_id,
+            begun=self.begun,
             sequence=None,
             parent_id=self.parent_id,
             segment_reason=self.prompt.segment_reason,
@@ -66,12 +77,15 @@ class StepDraft:
             stop_id=last if stopped else None,
             message_hashes=self.message_hashes,
             reply=reply_json,
+            prompt_chain=before.lenient,
+            prompt_exact_chain=before.exact,
             chain=after.lenient,
             exact_chain=after.exact,
             message_count=self.message_count + (reply is not None),
             system_hash=self.system_hash,
             tools_hash=self.tools_hash,
             template_sha256=self.template_sha256,
+            call_id=self.call_id,
             body_hash=self.body_hash,
             retry_count=self.retry_count,
             sampling={**self.sampling, "max_new_tokens": generation.request.max_new_tokens},
@@ -80,6 +94,9 @@ class StepDraft:
             untrainable="off_policy_sampling"
             if is_off_policy(self.sampling) and not self.train_off_policy
             else None,
+            prefix=self.prefix,
+            replaced=self.replaced,
+            template_kwargs=self.template_kwargs,
             forgiven=self.forgiven,
             break_reason=self.prompt.break_reason,
             created_at=time.time(),

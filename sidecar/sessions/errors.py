@@ -70,7 +70,7 @@ def refusal_of(error: BaseException) -> RequestError:
     if isinstance(error, Stalled):
         return unavailable(str(error), "engine_stalled")
     if isinstance(error, StoreError):
-        return unavailable(f"the step could not be stored: {error}", "store_unavailable")
+        return unavailable(f"it could not be stored: {error}", "store_unavailable")
     if isinstance(error, StepAborted):
         return RequestError(409, f"the step was aborted: {error}", code="step_aborted", retry=False)
     return RequestError(500, "internal error; the sidecar's log has the details", kind="server_error")

@@ -1,4 +1,4 @@
-"""What the trainer reads of a session: segments as JSON objects, and the live view. Pure."""
+"""What the trainer reads of a session: segments as JSON objects. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from typing import Any
 
 import orjson
 
+from sidecar.sessions.view import forgiven_json
 from sidecar.store.protocol import SessionRow
+from sidecar.tito.history import history_of
+from sidecar.tito.modes import recorded_modes
 from sidecar.tito.records import StepRecord
+from sidecar.tito.rejected import rejected_steps
 from sidecar.tito.segments import (
     SegmentPlan,
     finish_reason,
@@ -19,9 +23,14 @@ from sidecar.tito.segments import (
 from sidecar.tito.trajectory import Trajectory
 
 
+def drops_rejected(row: SessionRow) -> bool:
+    """Whether `--drop-rejected` was in force when the session was finalized."""
+    return bool((row.finalization or {}).get("drop_rejected"))
+
+
 def message_keys(plan: SegmentPlan) -> list[bytes]:
     """Blob keys that `segment_json` needs."""
-    keys = [key for node in plan.leaf.lineage() for key in node.record.message_hashes]
+    keys = [stored.key for stored in history_of(plan.leaf) if stored.data is None]
     if plan.leaf.record.tools_hash is not None:
         keys.append(plan.leaf.record.tools_hash)
     return keys
@@ -42,7 +51,8 @@ def segment_json(
     finalization = row.finalization or {}
     records = [node.record for node in plan.nodes]
     leaf = plan.leaf.record
-    reasons = untrainable_steps(trajectory)
+    reasons = untrainable_steps(trajectory, drop_rejected=drops_rejected(row))
+    rejected = rejected_steps(trajectory)
     return {
         "uid": f"{row.session_id}/{index}",
         "session_id": row.session_id,
@@ -58,8 +68,7 @@ def segment_json(
         "reward": finalization.get("reward") if plan.is_anchor else None,
         "timestamp": leaf.created_at,
         "extra_info": {
-            "token_build_mode": "tito",
-            "history_thinking": "keep",
+            **recorded_modes(leaf.extra),
             "is_anchor": plan.is_anchor,
             "run_id": row.run_id,
             "metadata": row.metadata,
@@ -73,6 +82,7 @@ def segment_json(
             "context_token_count": arrays["full_loss_mask"].count(0),
             "output_token_count": arrays["full_loss_mask"].count(1),
             "untrainable": _untrainable(plan, trajectory, reasons),
+            "rejected": [record.step_id for record in records if record.step_id in rejected],
             "forgiven": [_forgiven(record) for record in records if record.forgiven],
             "truncated": leaf.finish_reason == "length",
             "mask_nonlast_version_tokens": False,
@@ -81,12 +91,8 @@ def segment_json(
 
 
 def _messages(plan: SegmentPlan, blobs: Mapping[bytes, bytes]) -> list[dict[str, Any]]:
-    messages = []
-    for node in plan.leaf.lineage():
-        messages += [orjson.loads(blobs[key]) for key in node.record.message_hashes]
-        if node.record.reply:
-            messages.append(orjson.loads(node.record.reply))
-    return messages
+    stored = history_of(plan.leaf)
+    return [orjson.loads(blobs[one.key] if one.data is None else one.data) for one in stored]
 
 
 def _branch_point(plan: SegmentPlan) -> str | None:
@@ -108,35 +114,5 @@ def _untrainable(plan: SegmentPlan, trajectory: Trajectory, reasons: Mapping[str
 def _forgiven(record: StepRecord) -> dict[str, Any]:
     return {
         "step_id": record.step_id,
-        "differences": [
-            {"message_index": item.message_index, "field": item.field, "kind": item.kind}
-            for item in record.forgiven
-        ],
-    }
-
-
-def step_view(record: StepRecord, delivered: bool, lineage_id: str) -> dict[str, Any]:
-    """One step of the live view."""
-    return {
-        "step_id": record.step_id,
-        "parent": record.parent_id,
-        "lineage_id": lineage_id,
-        "state": record.state,
-        "delivered": delivered,
-        "finish_reason": record.finish_reason,
-        "context_tokens": len(record.context_ids),
-        "output_tokens": len(record.output_ids),
-        "versions": list(dict.fromkeys(span.version for span in record.version_spans)),
-        "sampling": record.sampling,
-        "forgiven": [
-            {"message_index": item.message_index, "field": item.field, "kind": item.kind}
-            for item in record.forgiven
-        ],
-        "break_reason": None
-        if record.break_reason is None
-        else {
-            "segment_reason": record.break_reason.segment_reason,
-            "message_index": record.break_reason.message_index,
-            "field": record.break_reason.field,
-        },
+        "differences": forgiven_json(record.forgiven),
     }

@@ -14,10 +14,13 @@ from typing import Any
 from adapters.protocols.errors import RequestError, bad_field
 from sidecar.generation.controller import Controller
 from sidecar.sessions.errors import session_closed, session_unknown, unavailable
-from sidecar.sessions.export import message_keys, segment_json, step_view
+from sidecar.sessions.export import drops_rejected, message_keys, segment_json
+from sidecar.sessions.policy import Policy
 from sidecar.sessions.session import Session
+from sidecar.sessions.view import session_view
 from sidecar.store.protocol import SessionRow, Store, StoredSession
 from sidecar.tito.model import Model
+from sidecar.tito.modes import recorded_modes
 from sidecar.tito.segments import NoSteps, SegmentPlan, plan_segments
 from sidecar.tito.trajectory import main_lineage
 
@@ -37,10 +40,9 @@ def check_session_id(session_id: str) -> str:
 class Registry:
     """Sessions by id."""
 
-    def __init__(self, store: Store, controller: Controller, model: Model, *, pinned: bool) -> None:
-        """`pinned`: a sampling pin is in force for all sessions."""
+    def __init__(self, store: Store, controller: Controller, model: Model, policy: Policy) -> None:
         self._store = store
-        self._pinned = pinned
+        self._policy = policy
         self._controller = controller
         self._model = model
         self._sessions: dict[str, Session] = {}
@@ -93,7 +95,8 @@ class Registry:
             session.closing = True
             try:
                 aborted = await session.quiet(timeout)
-                plans = self._plans(session, anchor_step_id)
+                drop_rejected = self._policy.drop_rejected
+                plans = self._plans(session, anchor_step_id, drop_rejected)
                 row.instance_id = instance_id or row.instance_id
                 reply = self._summary(session, plans, aborted)
                 row.finalization = {
@@ -101,6 +104,7 @@ class Registry:
                     "label": label,
                     "reward": reward,
                     "anchor_step_id": anchor_step_id,
+                    "drop_rejected": drop_rejected,
                 }
                 row.state, row.updated_at = "finalized", time.time()
                 await self._store.save_session(row)
@@ -119,41 +123,24 @@ class Registry:
             if session.row.state == "discarded":
                 return _NOTHING_DISCARDED
             try:
-                segments = len(plan_segments(session.trajectory))
+                segments = len(plan_segments(session.trajectory, drop_rejected=self._policy.drop_rejected))
             except NoSteps:
                 segments = 0
+            before = session.row.state
             session.closing = True
             session.row.state, session.row.updated_at = "discarded", time.time()
-            await session.quiet(0)
-            await self._store.discard_session(session.row)
+            try:
+                await session.quiet(0)
+                await self._store.discard_session(session.row)
+            except BaseException:
+                session.closing, session.row.state = False, before
+                raise
             self._sessions.pop(session_id, None)
             return {"success": True, "session_removed": True, "segments_removed": segments}
 
     async def view(self, session_id: str) -> dict[str, Any]:
         """The live view of `GET /session/{id}`. Raises `RequestError` (404)."""
-        session = await self._known(session_id)
-        committed = [
-            step_view(node.record, node.delivered, node.lineage()[0].record.step_id) for node in session.trajectory
-        ]
-        running = [
-            {
-                "step_id": run.step_id,
-                "parent": run.draft.parent_id,
-                "state": "detached" if run.detached else "running",
-                "delivered": False,
-                "output_tokens": len(run.generation.output_ids),
-                "sampling": run.draft.sampling,
-            }
-            for run in session.runs.values()
-        ]
-        return {
-            "session_id": session_id,
-            "instance_id": session.row.instance_id,
-            "run_id": session.row.run_id,
-            "state": session.row.state,
-            "lineages": len(session.trajectory.roots),
-            "steps": [*committed, *running],
-        }
+        return await session_view(await self._known(session_id), self._policy.rules)
 
     async def read(self, session_id: str, *, drain: bool, include_drained: bool) -> dict[str, Any]:
         """The segments of a finalized session. Raises `RequestError`."""
@@ -170,7 +157,7 @@ class Registry:
             )
         if row.drained_at is not None and not include_drained:
             return {"success": True, "data": [], "drained": True}
-        plans = self._plans(session, row.finalization["anchor_step_id"])
+        plans = self._plans(session, row.finalization["anchor_step_id"], drops_rejected(row))
         keys = list(dict.fromkeys(key for plan in plans for key in message_keys(plan)))
         blobs = await self._store.read_blobs(session_id, keys)
         data = [
@@ -224,7 +211,7 @@ class Registry:
         return session
 
     async def _create(self, session_id: str, fields: dict[str, Any]) -> Session:
-        if not fields.get("sampling") and not self._pinned:
+        if not fields.get("sampling") and not self._policy.sampling_pin:
             log.warning(
                 "session without a sampling pin: session_id=%s; agents choose temperature and top_p", session_id
             )
@@ -251,9 +238,9 @@ class Registry:
         return session
 
     @staticmethod
-    def _plans(session: Session, anchor_step_id: str | None) -> list[SegmentPlan]:
+    def _plans(session: Session, anchor_step_id: str | None, drop_rejected: bool) -> list[SegmentPlan]:
         try:
-            return plan_segments(session.trajectory, anchor_step_id)
+            return plan_segments(session.trajectory, anchor_step_id, drop_rejected=drop_rejected)
         except NoSteps:
             raise RequestError(
                 400, f"session {session.session_id!r} has no steps; discard it instead", code="no_steps"
@@ -275,5 +262,5 @@ class Registry:
             "num_turns": sum(node.delivered and node.record.state == "committed" for node in main),
             "num_segments": len(plans),
             "history_rewritten": any(plan.reason == "history_rewrite" for plan in plans),
-            "token_build_mode": "tito",
+            "token_build_mode": recorded_modes(plans[-1].leaf.record.extra)["token_build_mode"],
         }

@@ -7,14 +7,15 @@ The trajectory holds final steps only, and only those that the store has: a requ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from sidecar.generation.controller import Controller
 from sidecar.generation.generation import Generation
 from sidecar.sessions.draft import StepDraft
 from sidecar.sessions.step_run import StepAborted, StepRun
 from sidecar.store.protocol import SessionRow, Store, StoredSession
+from sidecar.tito.breaks import Place
 from sidecar.tito.model import Model
 from sidecar.tito.records import StepRecord
 from sidecar.tito.reply_text import ReplyText
@@ -30,6 +31,8 @@ class Session:
     def __init__(self, stored: StoredSession, store: Store, controller: Controller, model: Model) -> None:
         self.row: SessionRow = stored.row
         self.trajectory = Trajectory()
+        self.breaks: dict[str, Place] = {}
+        """What broke the match of roots and branches, as far as somebody asked (`view.py`)."""
         self.runs: dict[str, StepRun] = {}
         """Steps that run or wait for a retry, by step id."""
         self.lock = asyncio.Lock()
@@ -41,17 +44,16 @@ class Session:
         self._store = store
         self._controller = controller
         self._model = model
-        self._next_sequence = 0
+        self._ticks = 0
         self._interrupted: list[StepRecord] = []
         for record in stored.steps:
             self._restore(record)
 
     def _restore(self, record: StepRecord) -> None:
+        self._ticks = max(self._ticks, record.begun + 1, (record.sequence or 0) + 1)
         if record.state == "detached":
             self._interrupted.append(record)  # the process that waited for its retry is gone
             return
-        if record.sequence is not None:
-            self._next_sequence = max(self._next_sequence, record.sequence + 1)
         self.trajectory.add(record)
 
     async def settle_interrupted(self) -> None:
@@ -61,6 +63,11 @@ class Session:
             record.state = "aborted"
             await self._append(record, {})
 
+    def tick(self) -> int:
+        """The next reading of the session's clock (`StepRecord.begun`)."""
+        self._ticks += 1
+        return self._ticks - 1
+
     @property
     def session_id(self) -> str:
         """The session's id."""
@@ -68,8 +75,9 @@ class Session:
 
     @property
     def clock(self) -> datetime:
-        """What the template sees as now: the same for all of the session's requests."""
-        return datetime.fromtimestamp(self.row.created_at)
+        """What the template sees as now: the session's beginning in UTC, for all of its requests, on every machine
+        that serves it. It names no zone, as the clock that transformers gives templates."""
+        return datetime.fromtimestamp(self.row.created_at, UTC).replace(tzinfo=None)
 
     @property
     def open(self) -> bool:
@@ -97,6 +105,10 @@ class Session:
         self._followed = [one for one in self._followed if not one.unfollowed.is_set()] + [run]
         return run
 
+    async def read_blobs(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Stored messages and tools by hash. Raises `StoreError`."""
+        return await self._store.read_blobs(self.session_id, keys)
+
     def new_text(self, draft: StepDraft) -> ReplyText:
         """A fresh pipeline for a step's reply."""
         return self._model.reply_text(
@@ -104,6 +116,7 @@ class Session:
             draft.use_tools,
             draft.sampling.get("stop") or (),
             lambda n: f"call_{draft.step_id}_{n}",
+            draft.tools,
         )
 
     async def generate(self, generation: Generation, draft: StepDraft) -> None:
@@ -119,8 +132,7 @@ class Session:
     async def _append(self, record: StepRecord, blobs: Mapping[bytes, bytes]) -> None:
         if self.row.state == "discarded":
             raise StepAborted("its session was discarded")
-        record.sequence = self._next_sequence
-        self._next_sequence += 1
+        record.sequence = self.tick()
         await self._store.save_step(record, blobs)
         self.trajectory.add(record)
 

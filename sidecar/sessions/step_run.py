@@ -1,8 +1,8 @@
 """A step while it runs: a task of its session that generates, commits, and alone decides when it is done.
 
 HTTP handlers only follow. When the last one leaves, the engine's call is aborted and the step is *detached*: it
-waits for a marked retry (`resume`) and otherwise ends as aborted. The same happens when the engine makes no progress,
-which the handlers are told. Nothing reaches the trajectory before the store has it.
+waits for a marked retry (`resume`) and otherwise ends as aborted. The same happens when the engine makes no
+progress, which the handlers are told. Nothing reaches the trajectory before the store has it.
 """
 
 from __future__ import annotations

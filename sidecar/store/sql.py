@@ -16,7 +16,7 @@ from sqlalchemy import Connection, bindparam, func, select
 from sidecar.store import rows, schema, version, writes
 from sidecar.store.backend import Backend
 from sidecar.store.protocol import PauseRow, SessionRow, StoredSession, StoreError
-from sidecar.store.sqlite import SqliteBackend, prepare_file, sqlite_path
+from sidecar.store.sqlite import SqliteBackend, check_file, prepare_file, sqlite_path
 from sidecar.store.writer import GroupedWriter, WriterLimits
 from sidecar.tito.records import StepRecord
 
@@ -47,16 +47,25 @@ _BLOBS = select(schema.blob.c.key, schema.blob.c.data).where(
 class SqlStore:
     """A `Store` in one SQLite file. PostgreSQL will be another backend under the same code."""
 
-    def __init__(self, url: str, *, limits: WriterLimits | None = None, busy_timeout: float = 5.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        limits: WriterLimits | None = None,
+        busy_timeout: float = 5.0,
+        read_only: bool = False,
+    ) -> None:
         """`url`: `sqlite:///PATH` (relative) or `sqlite:////PATH` (absolute). Raises `StoreError` for others.
 
-        `busy_timeout`: seconds to wait for a lock that another process holds."""
+        `busy_timeout`: seconds to wait for a lock that another process holds. `read_only`: `start` only opens what
+        is there, and every write is refused."""
         scheme = url.partition("://")[0].partition("+")[0] if "://" in url else url[:40]
         if scheme != "sqlite":
             raise StoreError(f"{scheme} is not supported by this version; use sqlite:///PATH")
         self._path = sqlite_path(url)
         self._limits = limits or WriterLimits()
         self._busy_timeout = busy_timeout
+        self._read_only = read_only
         self._backend: Backend | None = None
         self._writer: GroupedWriter | None = None
 
@@ -72,17 +81,22 @@ class SqlStore:
         """Open or create the database. Raises `StoreError`, `StoreVersionError` on a newer one."""
         if self._backend is not None:
             raise StoreError(f"store {self._path} is already open; make another one or close it first")
-        await asyncio.to_thread(prepare_file, self._path)
+        await asyncio.to_thread(check_file if self._read_only else prepare_file, self._path)
         backend = SqliteBackend(self._path, self._busy_timeout)
         try:
-            await backend.write(version.create_or_check)
+            if self._read_only:
+                await backend.read(version.check)
+            else:
+                await backend.write(version.create_or_check)
         except BaseException as error:
             await backend.dispose()
             if isinstance(error, StoreError) or not isinstance(error, Exception):
                 raise
             raise StoreError(f"store {backend.describe(error).message}") from error
-        statements = writes.Statements(backend.write_engine.dialect.name)
         self._backend = backend
+        if self._read_only:
+            return
+        statements = writes.Statements(backend.write_engine.dialect.name)
         self._writer = GroupedWriter(
             partial(_commit, backend, statements), partial(_probe, backend), backend.describe, self._limits
         )
@@ -93,12 +107,13 @@ class SqlStore:
         writer, backend = self._writer, self._backend
         if writer is not None and backend is not None:
             await writer.close()
+        if backend is not None:
             self._backend = None
             await backend.dispose()
 
     def failure(self) -> str | None:
         """Why the store cannot write at present, or None. Clears itself: a trial write is made every second."""
-        return "the store is not open" if self._writer is None else self._writer.failure()
+        return self._no_writer() if self._writer is None else self._writer.failure()
 
     async def save_session(self, row: SessionRow) -> None:
         """Insert or replace a session's row."""
@@ -115,7 +130,7 @@ class SqlStore:
         """Set `delivered` in a later group commit; an unknown step is ignored."""
         write = writes.delivered_write(session_id, step_id)
         if self._writer is None:
-            log.warning("%s was not stored: the store is not open", write.what)
+            log.warning("%s was not stored: %s", write.what, self._no_writer())
         else:
             self._writer.post(write)
 
@@ -197,8 +212,11 @@ class SqlStore:
         except (ValueError, TypeError) as error:
             raise StoreError(f"{what} cannot be stored: {error}") from error
         if self._writer is None:
-            raise StoreError(f"{what}: the store is not open; call start() first")
+            raise StoreError(f"{what}: {self._no_writer()}; start one for writing first")
         return await self._writer.submit(write)
+
+    def _no_writer(self) -> str:
+        return "the store is opened for reading" if self._read_only else "the store is not open"
 
     async def _read(self, what: str, query: Callable[[Connection], T]) -> T:
         backend = self.backend

@@ -69,6 +69,12 @@ def prepare_file(path: Path) -> None:
         ) from error
 
 
+def check_file(path: Path) -> None:
+    """Raises `StoreError` if there is no such file: a reader must not create one."""
+    if not path.is_file():
+        raise StoreError(f"store {path}: there is no such file; name the sidecar's --store or --state-dir")
+
+
 class SqliteBackend:
     """A prepared file; connects on first use.
 

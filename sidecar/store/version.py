@@ -23,7 +23,7 @@ def create_or_check(connection: Connection) -> None:
     minor version is fine: it only adds what this program may ignore."""
     names = set(inspect(connection).get_table_names())
     if schema.meta.name in names:
-        _check(connection)
+        check(connection)
     elif names:
         raise StoreError(
             f"store {connection.engine.url.database} holds tables of another program "
@@ -46,8 +46,12 @@ def delete_probe(connection: Connection) -> None:
     connection.execute(schema.meta.delete().where(schema.meta.c.key == schema.PROBE_KEY))
 
 
-def _check(connection: Connection) -> None:
+def check(connection: Connection) -> None:
+    """Check the version of a database for a reader or writer of it. Raises `StoreVersionError` on a newer major
+    version, `StoreError` on a database without our tables."""
     place = f"store {connection.engine.url.database}"
+    if not inspect(connection).has_table(schema.meta.name):
+        raise StoreError(f"{place} is no store of tito-sidecar; name the sidecar's --store or --state-dir")
     found = connection.execute(
         select(schema.meta.c.value).where(schema.meta.c.key == schema.VERSION_KEY)
     ).scalar_one_or_none()

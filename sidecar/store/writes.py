@@ -62,7 +62,7 @@ def step_write(record: StepRecord, blobs: Mapping[bytes, bytes]) -> Write:
     """Insert or replace a step; insert the blobs that its session lacks."""
     row = rows.step_row(record)
     size = _ROW_BYTES + sum(len(row[name]) for name in ("reply", "context_ids", "output_ids", "output_logprobs"))
-    size += sum(len(row[name]) for name in ("message_hashes", "version_spans", "sampling", "extra"))
+    size += sum(len(row[name]) for name in ("message_hashes", "prefix", "version_spans", "sampling", "extra"))
     size += sum(map(len, blobs.values()))
     return Write(
         f"step {record.step_id} of session {record.session_id}",

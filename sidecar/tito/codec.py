@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from sidecar.tito.errors import MessageError
 from sidecar.tito.records import Ids
+from sidecar.tito.spellings import any_of
 
 _BATCH_FROM = 8192
 """Characters from which `encode_batch_fast` is used: it releases the GIL while it works."""
@@ -70,22 +71,32 @@ def private_use(text: str) -> set[str]:
 
 
 class Codec:
-    """`vocab_size` bounds the ids an engine accepts; `control` maps each added token's id to its spelling."""
+    """`vocab_size` bounds the ids an engine accepts; `control` maps each added token's id to its spelling.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    Not every added token is a control token: Gemma adds its runs of newlines, HTML tags and unused entries, which
+    are text like any other. A control token is special, or no entry of the vocabulary below the added ones, or
+    spelled in `chat_template`."""
+
+    def __init__(self, tokenizer: Tokenizer, chat_template: str = "") -> None:
         added = tokenizer.get_added_tokens_decoder()
         self.control: dict[int, str] = {index: token.content for index, token in added.items()}
         self.special: frozenset[int] = frozenset(index for index, token in added.items() if token.special)
-        self.vocab_size = max([tokenizer.get_vocab_size() - 1, *added]) + 1
+        self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1  # ids may have gaps
         self._ids = {spelling: index for index, spelling in self.control.items()}
         self._tokenizer = tokenizer
         description = json.loads(tokenizer.to_str())
         description["added_tokens"] = []
         self._plain = Tokenizer.from_str(json.dumps(description))
-        spellings = sorted(map(re.escape, self._ids), key=len, reverse=True)
+        self._boundary = re.compile(f"({any_of(self._ids)})") if self._ids else None
+        control = any_of(
+            token.content
+            for token in added.values()
+            if token.content.strip()
+            and (token.special or self._plain.token_to_id(token.content) is None or token.content in chat_template)
+        )
         # Our own private-use characters are protected too, so that content cannot forge a placeholder.
-        self._protect = re.compile("|".join([*spellings, _PROTECTED.pattern]))
-        self._boundary = re.compile(f"({'|'.join(spellings)})") if spellings else None
+        self._protect = re.compile("|".join(filter(None, [control, _PROTECTED.pattern])))
+        self._control = re.compile(control) if control else None
 
     def token_id(self, spelling: str) -> int | None:
         """Id of the added token spelled so, or of a vocabulary entry of that name; None if there is none."""
@@ -96,8 +107,23 @@ class Codec:
         """`content` with placeholders in the place of control-token spellings."""
         return self._protect.sub(lambda match: protection.character(match.group()), content)
 
-    def encode(self, text: str, protection: Protection | None = None) -> Ids:
-        """Ids of rendered text, shape [n]; never adds BOS or EOS. Placeholders become ordinary text."""
+    def control_at(self, text: str, position: int) -> str | None:
+        """The control token that begins there."""
+        match = self._control.match(text, position) if self._control is not None else None
+        return match.group() if match is not None else None
+
+    def encode(self, text: str, protection: Protection | None = None, *, after: int | None = None) -> Ids:
+        """Ids of rendered text, shape [n]; never adds BOS or EOS. Placeholders become ordinary text.
+
+        `after` is the control token that stands before the text: SentencePiece begins a text otherwise than it goes
+        on behind a control token, and some control tokens swallow the white space behind them."""
+        if after is not None and after in self.control:
+            ids = self._encode_parts(self.control[after] + text, protection)
+            if len(ids) and ids[0] == after:
+                return ids[1:]
+        return self._encode_parts(text, protection)
+
+    def _encode_parts(self, text: str, protection: Protection | None) -> Ids:
         if protection is None or not protection.count or self._boundary is None:
             return self._encode(self._tokenizer, text)
         pieces: list[Ids] = []

@@ -5,36 +5,41 @@
     the delta:                                                 \\n<|im_start|>user\\n...<|im_start|>assistant\\n
 
 The text after the sentinel's stop token is what the template prints after any reply, so the ids of the reply
-itself are never rendered again. Over 365 public tool templates this was exact on 353, and detectably not on
-the rest (measured 2026-11, `selftest.py` is that detection).
+itself are never rendered again. `docs/families.md` lists for which public templates this is exact; `selftest.py`
+tells it for any template.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
 
 from sidecar.tito.chat_template import ChatTemplate
+from sidecar.tito.chat_template import Conversation as Conversation
 from sidecar.tito.codec import Codec, Protection, private_use
-from sidecar.tito.errors import DeltaError, TemplateError
-from sidecar.tito.messages import Call, Message
+from sidecar.tito.errors import TemplateError
+from sidecar.tito.learn_ends import learn_ends
+from sidecar.tito.messages import Message
 from sidecar.tito.records import Ids
+from sidecar.tito.reply_end import behind_end
+from sidecar.tito.sentinel import SENTINEL as SENTINEL
+from sidecar.tito.sentinel import around_reply
 
-SENTINEL = "⟦tito:5f1c9e⟧"
-"""Stands for the reply's text; `_unused_sentinel` varies it if a message quotes it."""
 _PROTECTED_ROLES = ("user", "tool")
 _TAIL = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
-    """What a template is given besides the messages. `clock` is fixed for the life of a session."""
+class Rendering:
+    """What the template printed, with placeholders in the place of protected spellings."""
 
-    tools: Sequence[dict[str, Any]] | None
-    template_kwargs: Mapping[str, Any]
-    clock: datetime
+    text: str
+    protection: Protection
+
+    @property
+    def shown(self) -> str:
+        """The text as a model is shown it."""
+        return self.protection.restore(self.text) if self.protection.count else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +54,19 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Ids to append after `close_id`, the stop token that the template prints at the end of the reply."""
+    """Ids to append after `close_id`, the token with which the template closes the reply, or after the reply's own
+    last token if `close_id` is None because it prints none. `text` is what the template prints there."""
 
     ids: Ids
+    text: str
     tail: str
-    close_id: int
+    close_id: int | None
     protected: int
 
 
 class PromptBuilder:
-    """Renders and encodes for one model. `stop_ids` are the ids at which the engine stops by itself."""
+    """Renders and encodes for one model. `stop_ids` are the ids at which the engine stops by itself, `closers`
+    other tokens with which the template may close a reply."""
 
     def __init__(
         self,
@@ -66,23 +74,36 @@ class PromptBuilder:
         codec: Codec,
         stop_ids: frozenset[int],
         *,
+        closers: frozenset[str] = frozenset(),
         protect_content: bool = True,
     ) -> None:
         self.template = template
         self.codec = codec
-        self._stops = {codec.decode([index]): index for index in sorted(stop_ids)}
         self._protect_content = protect_content
+        stops = frozenset(codec.decode([index]) for index in stop_ids)
+        self._text_end, self._calls_end = learn_ends(template, stops, closers, codec.control_at)
 
     def full(self, messages: Sequence[Message], conversation: Conversation) -> Prompt:
         """The whole conversation with the generation prompt. Raises `TemplateError`."""
+        return self.encoded(self.rendering(messages, conversation))
+
+    def encoded(self, rendering: Rendering) -> Prompt:
+        """The ids of a rendering."""
+        text, protection = rendering.text, rendering.protection
+        return Prompt(self.codec.encode(text, protection), text[-_TAIL:], protection.count)
+
+    def rendering(
+        self, messages: Sequence[Message], conversation: Conversation, until: str | None = None
+    ) -> Rendering:
+        """The text of `full`, or what stands before `until` in it. Raises `TemplateError`."""
 
         def render(contents: Sequence[Message]) -> str:
-            return self.template.render(
+            text = self.template.render(
                 contents, conversation.tools, conversation.template_kwargs, conversation.clock
             )
+            return _before(text, until)
 
-        text, protection = self._printed(messages, render)
-        return Prompt(self.codec.encode(text, protection), text[-_TAIL:], protection.count)
+        return Rendering(*self._printed(messages, render))
 
     def delta(
         self,
@@ -90,61 +111,47 @@ class PromptBuilder:
         reply: Message,
         appended: Sequence[Message],
         conversation: Conversation,
+        until: str | None = None,
     ) -> Delta:
-        """Ids between a step's reply and the next generation.
+        """Ids between a step's reply and the next generation, or up to `until`, a text in the appended messages.
 
         `history` is what stands before the reply in the sentinel's rendering: `short_history` of a request for
         templates whose output depends on nothing else, the full history for stateful ones. Raises `DeltaError`
-        if the template prints no sentinel or no stop token after it, `TemplateError` if it raises.
+        if the template prints no sentinel or ends the reply in a way that cannot be told, `TemplateError` if it
+        raises.
         """
+        with_calls = bool(reply.calls)
+        end = self._calls_end if with_calls else self._text_end
         text, protection = self._printed(
-            appended, lambda contents: self._after_sentinel(history, reply, contents, conversation)
+            appended, lambda contents: _before(self.reply_followed(history, reply, contents, conversation), until)
         )
-        close, position = self._first_stop(text)
-        rest = text[position + len(close) :]
+        close, rest = behind_end(
+            end, text, lambda: self.reply_alone(history, reply, conversation), with_calls=with_calls
+        )
+        close_id = None if close is None else self.codec.token_id(close)
         return Delta(
-            ids=self.codec.encode(rest, protection),
+            ids=self.codec.encode(rest, protection, after=close_id),
+            text=Rendering(rest, protection).shown,
             tail=rest[-_TAIL:],
-            close_id=self._stops[close],
+            close_id=close_id,
             protected=protection.count,
         )
 
-    def _after_sentinel(
+    def reply_alone(self, history: Sequence[Message], reply: Message, conversation: Conversation) -> str:
+        """What is printed behind the text of a reply that is the last message, without a generation prompt."""
+        _, behind = around_reply(self.template, history, reply, [], conversation, add_generation_prompt=False)
+        return behind
+
+    def reply_followed(
         self,
         history: Sequence[Message],
         reply: Message,
         appended: Sequence[Message],
         conversation: Conversation,
     ) -> str:
-        """The text behind the last sentinel, with the first placement of it that the template prints."""
-        failure: TemplateError | None = None
-        sentinel = _unused_sentinel(appended)
-        for candidate in _placements(reply, sentinel):
-            try:
-                text = self.template.render(
-                    [*history, candidate, *appended],
-                    conversation.tools,
-                    conversation.template_kwargs,
-                    conversation.clock,
-                )
-            except TemplateError as error:
-                failure = failure or error
-                continue
-            position = text.rfind(sentinel)
-            if position >= 0:
-                return text[position + len(sentinel) :]
-        if failure is not None:
-            raise failure
-        raise DeltaError("the chat template prints nothing of the assistant's last message")
-
-    def _first_stop(self, text: str) -> tuple[str, int]:
-        found = [(text.find(stop), stop) for stop in self._stops]
-        printed = [(position, stop) for position, stop in found if position >= 0]
-        if not printed:
-            stops = ", ".join(map(repr, self._stops))
-            raise DeltaError(f"the chat template prints none of the stop tokens {stops} after a reply")
-        position, stop = min(printed, key=lambda entry: (entry[0], -len(entry[1])))
-        return stop, position
+        """What is printed behind the text of a reply that other messages follow, up to the next generation."""
+        _, behind = around_reply(self.template, history, reply, appended, conversation)
+        return behind
 
     def _printed(
         self, messages: Sequence[Message], render: Callable[[Sequence[Message]], str]
@@ -171,42 +178,19 @@ class PromptBuilder:
         ]
 
 
+def _before(text: str, until: str | None) -> str:
+    if until is None:
+        return text
+    before, found, _ = text.rpartition(until)
+    if not found:
+        raise TemplateError(
+            "the chat template does not print the text of a last assistant message, which can therefore not be "
+            "continued; leave continue_final_message out"
+        )
+    return before
+
+
 def short_history(messages: Sequence[Message]) -> list[Message]:
     """The least that has to stand before a reply: the system message, and a user's turn that it answers."""
     system = [message for message in messages[:1] if message.role == "system"]
     return [*system, Message(role="user", content="u")]
-
-
-def _unused_sentinel(appended: Sequence[Message]) -> str:
-    """A sentinel that no appended message contains: what stands before a quoted one would be lost."""
-    sentinel, number = SENTINEL, 0
-    while any(sentinel in text for message in appended for text in _texts(message)):
-        number += 1
-        sentinel = f"{SENTINEL[:-1]}:{number}{SENTINEL[-1]}"
-    return sentinel
-
-
-def _texts(message: Message) -> list[str]:
-    return [message.content, message.reasoning or "", *(call.arguments for call in message.calls)]
-
-
-def _placements(reply: Message, sentinel: str) -> list[Message]:
-    """The reply with its text replaced by the sentinel, in the order in which placements are tried.
-
-    With tool calls the sentinel goes into the last call's arguments and nowhere else: Gemma 4 prints a call
-    turn's text after the tool responses. gpt-oss prints only the first of parallel calls; SmolLM3, Phi-4 and
-    Olmo 3 print no calls at all.
-    """
-    bare = replace(reply, content="", reasoning=None)
-    in_content = replace(bare, content=sentinel)
-    if not reply.calls:
-        return [in_content]
-    return [
-        replace(bare, calls=(*reply.calls[:-1], _sentinel_call(reply.calls[-1], sentinel))),
-        replace(bare, calls=(_sentinel_call(reply.calls[0], sentinel), *reply.calls[1:])),
-        in_content,
-    ]
-
-
-def _sentinel_call(call: Call, sentinel: str) -> Call:
-    return replace(call, parsed={"value": sentinel}, arguments=f'{{"value": "{sentinel}"}}')

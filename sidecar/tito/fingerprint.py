@@ -2,23 +2,49 @@
 
 Two fingerprints per message: the *lenient* one ignores what clients are known to lose or rewrite on replay
 (reasoning, argument key order and spacing, punctuation of call ids, trailing white space); the *exact* one
-ignores nothing. Equal chain hashes mean equal histories under that reading.
+ignores nothing. Both leave out what the user named as volatile. Equal chain hashes mean equal histories under
+that reading.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
 from sidecar.tito.messages import Call, Message, bare_id
-from sidecar.tito.records import Forgiven
 
 DIGEST_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MatchRules:
+    """`exact`: nothing is forgiven (`--match exact`). `volatile` are patterns of text in system messages that
+    changes from call to call and counts in neither reading (`--volatile-pattern`)."""
+
+    exact: bool = False
+    volatile: tuple[re.Pattern[str], ...] = ()
+
+    def counted(self, message: Message) -> Message:
+        """The message without what does not count."""
+        if not self.volatile or message.role != "system":
+            return message
+        content = message.content
+        for pattern in self.volatile:
+            content = pattern.sub("", content)
+        return replace(message, content=content)
+
+    def breaks(self, kind: str | None) -> bool:
+        """Whether a difference of that kind (`differences.py`) makes two tellings two messages."""
+        return kind is None or (self.exact and kind != "volatile")
+
+
+LENIENT = MatchRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +66,22 @@ def start_chain(template_kwargs: Mapping[str, Any]) -> Chain:
     return Chain(lenient=root, exact=root)
 
 
-def extend_chain(chain: Chain, message: Message) -> Chain:
-    """The chain after one more message."""
+def extend_chain(chain: Chain, message: Message, rules: MatchRules = LENIENT) -> Chain:
+    """The chain after one more message. `rules` matter to system messages alone."""
+    message = rules.counted(message)
     return Chain(
         lenient=digest(chain.lenient + lenient_form(message)),
         exact=digest(chain.exact + exact_form(message)),
     )
 
 
-def chain_of(template_kwargs: Mapping[str, Any], messages: Iterable[Message]) -> list[Chain]:
+def chain_of(
+    template_kwargs: Mapping[str, Any], messages: Iterable[Message], rules: MatchRules = LENIENT
+) -> list[Chain]:
     """Chains of every prefix of a history: entry `i` is the chain after `i` messages."""
     chains = [start_chain(template_kwargs)]
     for message in messages:
-        chains.append(extend_chain(chains[-1], message))
+        chains.append(extend_chain(chains[-1], message, rules))
     return chains
 
 
@@ -91,21 +120,3 @@ def canonical_arguments(call: Call) -> str:
         return orjson.dumps(call.parsed, option=orjson.OPT_SORT_KEYS).decode()
     except TypeError:  # an integer beyond 64 bits, or nested deeper than orjson goes
         return json.dumps(call.parsed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def forgiven_differences(stored: Message, replayed: Message, message_index: int) -> tuple[Forgiven, ...]:
-    """What lenient matching let pass between a stored message and its replay, for the audit."""
-    found: list[tuple[str, str]] = []
-    if stored.reasoning != replayed.reasoning:
-        kind = "missing" if replayed.reasoning is None else "changed"
-        found.append(("reasoning_content", kind))
-    if stored.content != replayed.content:
-        found.append(("content", "trailing_whitespace"))
-    for position, (mine, theirs) in enumerate(zip(stored.calls, replayed.calls, strict=True)):
-        if mine.arguments != theirs.arguments:
-            found.append((f"tool_calls[{position}].function.arguments", "spelling"))
-        if mine.id != theirs.id:
-            found.append((f"tool_calls[{position}].id", "punctuation"))
-    if stored.name != replayed.name:
-        found.append(("name", "changed"))
-    return tuple(Forgiven(message_index, name, kind) for name, kind in found)

@@ -1,7 +1,8 @@
 """Messages of a conversation in one canonical form, before matching and before rendering. Pure functions.
 
 `None`, `""` and absent content are one value; tool-call arguments are objects where they parse; `developer`
-is `system` and leading system messages are one; parallel tool results stand in the order of their calls.
+is `system` and leading system messages are one, without the lines that `client_lines.py` names; parallel tool
+results stand in the order of their calls.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from sidecar.tito.client_lines import count_client_lines, strip_client_lines
 from sidecar.tito.errors import MessageError
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -135,19 +137,27 @@ def from_wire(message: dict[str, Any], where: str) -> Message:
     )
     return Message(
         role=role,
-        content=_joined_text(message.get("content"), where),
+        content=_text(message.get("content"), where, role),
         reasoning=message.get("reasoning_content") or message.get("reasoning") or None,
         calls=calls,
-        call_id=message.get("tool_call_id"),
+        call_id=message.get("tool_call_id") or None,
         name=message.get("name"),
     )
 
 
-def _joined_text(content: Any, where: str) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
+def _text(content: Any, where: str, role: str) -> str:
+    """A content's blocks (the text as a whole, or the parts of a list) as one text."""
+    if isinstance(content, str) and role != "system":
         return content
+    texts = _blocks(content, where)
+    return "".join([strip_client_lines(text)[0] for text in texts] if role == "system" else texts)
+
+
+def _blocks(content: Any, where: str) -> list[str]:
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [content]
     texts = []
     for position, part in enumerate(content):
         if part.get("type") not in ("text", "input_text", "output_text"):
@@ -156,15 +166,25 @@ def _joined_text(content: Any, where: str) -> str:
                 f"{where}.content[{position}].type",
             )
         texts.append(part["text"])
-    return "".join(texts)
+    return texts
 
 
 def normalise(wire: Sequence[dict[str, Any]]) -> list[Message]:
     """All messages of a request in canonical form and order.
 
     Raises `MessageError` for unknown roles, tool results without their call, and parts that are no text."""
-    messages = [from_wire(message, f"messages[{index}]") for index, message in enumerate(wire)]
-    return _fold_leading_system(_order_tool_results(messages))
+    messages = _order_tool_results([from_wire(message, f"messages[{index}]") for index, message in enumerate(wire)])
+    kept = messages
+    if any(message.role == "system" and not message.content for message in messages):
+        kept = [message for message, sent in zip(messages, wire, strict=True) if not _emptied(message, sent)]
+    if not kept:
+        raise MessageError("messages hold nothing but a client's billing header; send a user message", "messages")
+    return _fold_leading_system(kept)
+
+
+def _emptied(message: Message, sent: dict[str, Any]) -> bool:
+    """A system message of which `client_lines.py` leaves nothing: one that says nothing was never meant."""
+    return message.role == "system" and not message.content and bool(count_client_lines([sent]))
 
 
 def _fold_leading_system(messages: list[Message]) -> list[Message]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from adapters.models.family import ModelFamily
 from adapters.models.marks import Marks
-from adapters.models.parser import ReplyParser
+from adapters.models.parsers import Parsers
 from adapters.models.registry import find_family
+from adapters.models.selection import ParserChoice, choose_formats
 from sidecar.tito.chat_template import ChatTemplate
 from sidecar.tito.codec import Codec
 from sidecar.tito.delta import PromptBuilder
@@ -43,6 +45,7 @@ class Model:
     builder: PromptBuilder
     stop_ids: frozenset[int]
     verdict: Verdict
+    parsers: Parsers
 
     @property
     def template_sha256(self) -> str:
@@ -50,46 +53,55 @@ class Model:
         return self.builder.template.sha256
 
     def reasoning_open(self, tail: str) -> bool:
-        """Whether a prompt that ends in `tail` has opened the reasoning block for the model. Nothing but white
-        space may follow the opener: an earlier one stands in somebody's message."""
-        return self.family.reasoning is not None and tail.rstrip().endswith(self.family.reasoning.opener)
+        """Whether a prompt that ends in `tail` has opened the reasoning block for the model."""
+        return self.parsers.reasoning_open(tail)
 
     def reply_text(
-        self, tail: str, use_tools: bool, stop_strings: Iterable[str], new_id: Callable[[int], str]
+        self,
+        tail: str,
+        use_tools: bool,
+        stop_strings: Iterable[str],
+        new_id: Callable[[int], str],
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> ReplyText:
-        """A fresh pipeline from ids to reply for one step."""
-        parser = ReplyParser(
-            self.marks,
-            self.family.tools if use_tools else None,
-            self.family.reasoning,
-            reasoning_open=self.reasoning_open(tail),
-            new_id=new_id,
-        )
+        """A fresh pipeline from ids to reply for one step. `tools` are the request's: they type arguments."""
+        parser = self.parsers.parser(tail, use_tools, tools, new_id)
         # the text to search has control tokens as marks; a model may also spell them out
         stops = {form: None for stop in stop_strings for form in (stop, self.marks.marked(stop))}
-        return ReplyText(Detokenizer(self.codec, self.marks), parser, self.stop_ids, tuple(stops))
+        # a stop token that is one of the format's markers (`<|call|>` of gpt-oss) tells the parser something
+        markers = self.parsers.formats.markers
+        unseen = frozenset(index for index in self.stop_ids if self.codec.control.get(index) not in markers)
+        return ReplyText(Detokenizer(self.codec, self.marks), parser, unseen, tuple(stops))
+
+
+AUTO = ParserChoice()
+"""The parsers that the chat template suggests."""
 
 
 def build_model(
     text: ModelText,
     *,
     family_name: str = "auto",
+    parsers: ParserChoice = AUTO,
     protect_content: bool = True,
     allow_unstable: bool = False,
 ) -> Model:
     """Put a model together and run the start-up self-test.
 
-    Raises `ValueError` for an unknown family or a model without a stop token, `UnstableTemplate` if the delta is
-    inexact and not `allow_unstable`, `TemplateError` if the template cannot be compiled."""
+    Raises `ValueError` for an unknown family or parser or a model without a stop token, `UnstableTemplate` if the
+    delta is inexact and not `allow_unstable`, `TemplateError` if the template cannot be compiled."""
     family = find_family(family_name, text.chat_template)
-    codec = Codec(text.tokenizer)
+    formats = choose_formats(family, text.chat_template, parsers)
+    codec = Codec(text.tokenizer, text.chat_template)
+    marks = Marks(codec.control, codec.special)
     spellings = [text.special_tokens.get("eos_token"), *family.stop_tokens]
     found = [codec.token_id(spelling) for spelling in spellings if spelling]
     stop_ids = text.stop_ids | {index for index in found if index is not None}
     if not stop_ids:
         raise ValueError(f"{text.name} names no stop token: its tokenizer_config.json has no eos_token")
     template = ChatTemplate(text.chat_template, text.special_tokens)
-    builder = PromptBuilder(template, codec, stop_ids, protect_content=protect_content)
+    closers = frozenset(family.closers)
+    builder = PromptBuilder(template, codec, stop_ids, closers=closers, protect_content=protect_content)
     verdict = check_template(builder)
     if verdict.outcome == "refused" and not allow_unstable:
         event, failure = next(iter(verdict.failures.items()))
@@ -98,4 +110,4 @@ def build_model(
             "Pin another template with --chat-template, or accept a new segment per turn with "
             "--on-unstable-template segment"
         )
-    return Model(text.name, family, codec, Marks(codec.control, codec.special), builder, stop_ids, verdict)
+    return Model(text.name, family, codec, marks, builder, stop_ids, verdict, Parsers(marks, formats))

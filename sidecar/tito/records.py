@@ -45,7 +45,8 @@ class Forgiven:
 
 @dataclass(frozen=True, slots=True)
 class BreakReason:
-    """Why a step started a segment of its own: the first message and field that did not match."""
+    """Why a step does not go on where an earlier one ended: the first message and field that did not match. Without
+    an index the field is one of the request; without a field nothing differs from what went before."""
 
     segment_reason: str
     message_index: int | None = None
@@ -62,8 +63,10 @@ class StepRecord:
 
     step_id: str
     session_id: str
+    begun: int
+    """When the step was admitted, on the session's own clock: each admission and each commit is a tick of it."""
     sequence: int | None
-    """Order of commit within the session, from 0; None while the step is detached or was aborted."""
+    """When it was committed, on the same clock; None while it is detached."""
     parent_id: str | None
     segment_reason: str | None
     """None when the step appends to its parent's tokens; else `root`, `tools_changed`, `stop_trimmed`, ..."""
@@ -80,9 +83,14 @@ class StepRecord:
     stop_id: int | None
     """The stop id that ends `output_ids`; None if cut by length, a stop string or an abort."""
     message_hashes: tuple[bytes, ...]
-    """Blob keys of the request's messages after the parent's reply (all of them at a root)."""
+    """Blob keys of the request's messages after the parent's reply (all of them at a root), without `prefix`."""
     reply: bytes
-    """The assistant message as it was returned, normalised, as JSON; `b""` for an aborted step."""
+    """The assistant message that ends the history after this step, normalised, as JSON: what was returned, behind
+    the `prefix` if there is one; `b""` for an aborted step."""
+    prompt_chain: bytes
+    """16-byte lenient chain hash of the history before `reply`."""
+    prompt_exact_chain: bytes
+    """16-byte exact chain hash of the history before `reply`, as the request told it."""
     chain: bytes
     """16-byte lenient chain hash of the history after this step."""
     exact_chain: bytes
@@ -94,6 +102,8 @@ class StepRecord:
     tools_hash: bytes | None
     """Blob key of the request's tool list; None without tools."""
     template_sha256: str
+    call_id: str
+    """The same for all steps that answer one call (`n` > 1)."""
     body_hash: bytes
     """Hash of the request body's bytes: equal for a client library's retry."""
     retry_count: int
@@ -107,9 +117,17 @@ class StepRecord:
     """Reason known at commit (`off_policy_sampling`, `version_unknown`, ...); others follow from the forest."""
     superseded_by: str | None = None
     """Step id of a marked retry that took this step's place."""
+    prefix: bytes = b""
+    """The assistant message that the reply goes on with (`continue_final_message`), as JSON; else `b""`."""
+    replaced: tuple[str, ...] = ()
+    """Steps whose prompt the request holds with another assistant message in the place of their reply."""
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """What the template was given besides messages and tools."""
     forgiven: tuple[Forgiven, ...] = ()
+    """What the request tells otherwise than it is stored and no earlier step of the lineage lists."""
     break_reason: BreakReason | None = None
+    """What was known when the step was planned; `breaks.py` finds what broke the match of a root or branch."""
     created_at: float = 0.0
     """Unix seconds."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Recorded and never interpreted: turn id, ignored fields."""
+    """Recorded and never acted on: turn id, ignored fields, the modes in force (`modes.py`)."""

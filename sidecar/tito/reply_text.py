@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adapters.models.marks import REPLACEMENT, Marks
-from adapters.models.parser import ReplyParser
+from adapters.models.parser import Parser
 from adapters.models.reply import Delta
 from sidecar.tito.codec import Codec
 
@@ -25,6 +25,11 @@ class Detokenizer:
         self._marks = marks
         self._shown: list[int] = []  # ids of the last text given out: some decoders look at what precedes
         self._held: list[int] = []  # ids whose text ends inside a character
+
+    @property
+    def pending(self) -> bool:
+        """The last ids end inside a character."""
+        return bool(self._held)
 
     def push(self, ids: Sequence[int]) -> str:
         """Text that `ids` complete."""
@@ -111,18 +116,19 @@ class StopStrings:
 class ReplyText:
     """The pipeline of one step: ids -> text -> stop strings -> reasoning, content and calls.
 
-    `deltas` grows as ids are pushed and is shared by everybody who reads the step."""
+    `unseen_ids` (stop tokens) leave no trace in the text. `deltas` grows as ids are pushed and is shared by
+    everybody who reads the step."""
 
     def __init__(
         self,
         detokenizer: Detokenizer,
-        parser: ReplyParser,
-        stop_ids: frozenset[int],
+        parser: Parser,
+        unseen_ids: frozenset[int],
         stop_strings: Sequence[str],
     ) -> None:
         self._detokenizer = detokenizer
         self._parser = parser
-        self._stop_ids = stop_ids
+        self._unseen_ids = unseen_ids
         self._stops = StopStrings(stop_strings)
         self._watch = bool(stop_strings)
         self._finished = False
@@ -147,7 +153,7 @@ class ReplyText:
 
     def _read(self, ids: Sequence[int]) -> None:
         self.consumed += len(ids)
-        visible = [index for index in ids if index not in self._stop_ids]
+        visible = [index for index in ids if index not in self._unseen_ids]
         text = self._stops.push(self._detokenizer.push(visible))
         if text:
             self.deltas.extend(self._parser.feed(text))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sidecar.tito.records import CONTEXT_VERSION
+from sidecar.tito.rejected import rejected_steps
 from sidecar.tito.trajectory import Node, Trajectory, main_lineage
 
 
@@ -35,8 +36,9 @@ class SegmentPlan:
         return self.nodes[-1]
 
 
-def untrainable_steps(trajectory: Trajectory) -> dict[str, str]:
-    """Step id -> reason, for every step whose tokens must not train."""
+def untrainable_steps(trajectory: Trajectory, *, drop_rejected: bool = False) -> dict[str, str]:
+    """Step id -> reason, for every step whose tokens must not train. `drop_rejected`: nor do delivered replies that
+    the agent dropped (they were the policy's actions all the same, so they train by default)."""
     reasons: dict[str, str] = {}
     for node in trajectory:
         record = node.record
@@ -52,6 +54,8 @@ def untrainable_steps(trajectory: Trajectory) -> dict[str, str]:
             reasons[record.step_id] = reason
     for step_id in _unresolved_twins(trajectory):
         reasons.setdefault(step_id, "unresolved_retry")
+    for step_id in rejected_steps(trajectory) if drop_rejected else ():
+        reasons.setdefault(step_id, "rejected")
     return reasons
 
 
@@ -72,7 +76,9 @@ def _unresolved_twins(trajectory: Trajectory) -> list[str]:
     ]
 
 
-def plan_segments(trajectory: Trajectory, anchor_step_id: str | None = None) -> list[SegmentPlan]:
+def plan_segments(
+    trajectory: Trajectory, anchor_step_id: str | None = None, *, drop_rejected: bool = False
+) -> list[SegmentPlan]:
     """All segments in order of their last step's commit, the anchor last.
 
     Raises `NoSteps` for a trajectory without steps, `KeyError` if `anchor_step_id` is none of its steps.
@@ -86,7 +92,7 @@ def plan_segments(trajectory: Trajectory, anchor_step_id: str | None = None) -> 
         if named is None:
             raise KeyError(anchor_step_id)
         anchor = named
-    untrainable = untrainable_steps(trajectory)
+    untrainable = untrainable_steps(trajectory, drop_rejected=drop_rejected)
     ends = _segment_ends(trajectory, untrainable, anchor)
     anchor_end = _anchor_end(ends, anchor)
     paths = sorted(

@@ -1,32 +1,27 @@
 """The start-up self-test: is the delta what this template prints, and what this tokenizer encodes? Pure.
 
-For every event of a synthetic conversation the delta behind the short history is compared with the delta
-behind the full history, and the ids of `A + stop + delta` with the ids of the two halves. A template that
-fails prints something that depends on earlier turns; a tokenizer that fails merges across the stop token.
+For every event of a synthetic conversation the delta behind the full history has to be the end of what the
+template prints without any sentinel, to begin where the reply ends, and to encode to the ids that the whole text
+has there. The one behind the short history has to be the same, or the template's output depends on earlier turns.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Literal
 
 import numpy as np
 
+from sidecar.tito import probes
 from sidecar.tito.delta import Conversation, Delta, PromptBuilder, short_history
 from sidecar.tito.errors import TemplateError, TitoError
-from sidecar.tito.messages import Call, Message
+from sidecar.tito.messages import Message
+from sidecar.tito.reply_end import lacks_beginning
 
-_CLOCK = datetime(2026, 1, 2, 3, 4, 5)
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "look_up",
-        "description": "Look a word up.",
-        "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
-    },
-}
+_REPLIES = ("An answer.", "One word", "7", "}", "…")
+"""Ends of replies, for the seam behind one that no token closes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +36,7 @@ class Event:
     @property
     def conversation(self) -> Conversation:
         """Tools only where the event is about tools: some templates switch branch with them."""
-        return Conversation(tools=[_TOOL] if self.needs_tools else None, template_kwargs={}, clock=_CLOCK)
+        return Conversation([probes.TOOL] if self.needs_tools else None, {}, probes.CLOCK)
 
 
 Outcome = Literal["exact", "stateful", "refused", "unsupported"]
@@ -50,13 +45,34 @@ history is; `refused`: neither can be trusted; `unsupported`: the template itsel
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """What belongs behind a reply (`expected`) and what would stand there instead (`found`), as text or as ids."""
+
+    unit: Literal["character", "id"]
+    expected: str | tuple[int, ...]
+    found: str | tuple[int, ...]
+
+    @property
+    def position(self) -> int:
+        """Where the two part, counted in units."""
+        pairs = enumerate(zip(self.expected, self.found, strict=False))
+        return next((n for n, (a, b) in pairs if a != b), min(len(self.expected), len(self.found)))
+
+
+@dataclass(frozen=True, slots=True)
 class EventResult:
-    """What was found for one event. `delta` is the right one where there is one; `reason` says what was wrong."""
+    """What was found for one event. `delta` is the right one where there is one; `reason` says what was wrong, and
+    `difference` shows it where two deltas could be compared."""
 
     event: Event
     outcome: Outcome
     reason: str = ""
     delta: Delta | None = None
+    difference: Difference | None = None
+
+
+Wrong = tuple[str, Difference | None]
+"""Why a delta cannot be trusted, and where it shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,33 +99,33 @@ class Verdict:
         return refused if refused or self.outcome != "refused" else {r.event.name: r.reason for r in self.results}
 
 
-def _call(identifier: str, word: str) -> Call:
-    arguments = {"word": word}
-    return Call(identifier, "look_up", f'{{"word": "{word}"}}', arguments)
-
-
 def events() -> list[Event]:
     """Every kind of append, after histories that hold reasoning, calls and several user turns."""
-    system, first = Message("system", "Be brief."), Message("user", "What is a sidecar?")
-    one_call = Message("assistant", "", "I look.", (_call("call_1", "sidecar"),))
-    result = Message("tool", "a small car", call_id="call_1", name="look_up")
-    two_calls = Message("assistant", "Two more.", "Hm.", (_call("call_2", "side"), _call("call_3", "car")))
-    results = [
-        Message("tool", "a flank", call_id="call_2", name="look_up"),
-        Message("tool", "a vehicle", call_id="call_3", name="look_up"),
-    ]
+    opening, again = [probes.SYSTEM, probes.QUESTION], Message("user", "And a token?")
+    one_call = Message("assistant", "", "I look.", (probes.call("call_1", "sidecar"),))
+    result = probes.result("call_1", "a small car")
+    two_calls = Message(
+        "assistant", "Two more.", "Hm.", (probes.call("call_2", "side"), probes.call("call_3", "car"))
+    )
+    results = [probes.result("call_2", "a flank"), probes.result("call_3", "a vehicle")]
+    other_call, other_result = (
+        replace(one_call, calls=(probes.call("call_4", "token"),)),
+        probes.result("call_4", "a sign"),
+    )
     answer = Message("assistant", "A car at the side.", "Now I know.")
-    again = Message("user", "And a token?")
-    plain = [system, first, Message("assistant", "A car."), again, Message("assistant", "A mark.")]
-    loop = [system, first, one_call, result, two_calls]
+    plain = [*opening, Message("assistant", "A car."), again, Message("assistant", "A mark.")]
+    loop, parallel = [*opening, one_call, result], [*opening, two_calls, *results]
+    thanks = Message("user", "Thanks.")
     return [
-        Event("user", plain, [Message("user", "Thanks.")], False),
-        Event("user_without_system", plain[1:], [Message("user", "Thanks.")], False),
-        Event("tool", [system, first, one_call], [result], True),
-        Event("parallel_tools", loop, results, True),
-        Event("tool_then_user", [system, first, one_call], [result, again], True),
-        Event("user_after_tools", [*loop, *results, answer], [again], True),
-        Event("tool_in_second_turn", [*loop, *results, answer, again, one_call], [result], True),
+        Event("user", plain, [thanks], False),
+        Event("user_without_system", plain[1:], [thanks], False),
+        Event("tool", [*opening, one_call], [result], True),
+        Event("parallel_tools", [*loop, two_calls], results, True),
+        Event("tool_then_user", [*opening, one_call], [result, again], True),
+        Event("user_after_tools", [*loop, answer], [again], True),
+        Event("user_after_parallel_tools", [*parallel, answer], [again], True),
+        Event("tool_after_parallel_tools", [*parallel, other_call], [other_result], True),
+        Event("tool_in_second_turn", [*loop, answer, again, other_call], [other_result], True),
     ]
 
 
@@ -128,23 +144,21 @@ def _check_event(builder: PromptBuilder, event: Event) -> EventResult:
         return EventResult(event, "unsupported", str(error))
     except TitoError as error:
         return EventResult(event, "refused", str(error))
-    wrong = _check_seam(builder, full) or _check_suffix(builder, event, full)
+    wrong = _check_seam(builder, full) or _check_suffix(builder, event, full) or _check_begin(builder, event, full)
     if wrong is not None:
-        return EventResult(event, "refused", wrong, full)
+        return EventResult(event, "refused", wrong[0], full, wrong[1])
     try:
         short = builder.delta(short_history(event.history), reply, event.appended, event.conversation)
     except TitoError as error:
         return EventResult(event, "stateful", str(error), full)
     if short.close_id == full.close_id and np.array_equal(short.ids, full.ids):
         return EventResult(event, "exact", "", full)
-    decode = builder.codec.decode
-    reason = (
-        f"after the short history {decode(short.ids.tolist())!r}, after the full one {decode(full.ids.tolist())!r}"
-    )
-    return EventResult(event, "stateful", reason, full)
+    reason = f"after the short history {short.text!r}, after the full one {full.text!r}"
+    difference = Difference("character", full.text, short.text) if short.text != full.text else None
+    return EventResult(event, "stateful", reason, full, difference)
 
 
-def _check_suffix(builder: PromptBuilder, event: Event, delta: Delta) -> str | None:
+def _check_suffix(builder: PromptBuilder, event: Event, delta: Delta) -> Wrong | None:
     """Without any sentinel the template has to print the very same end.
 
     The reply goes in as the sentinel's does: without reasoning, and a reply with calls without text, which Gemma 4
@@ -157,33 +171,56 @@ def _check_suffix(builder: PromptBuilder, event: Event, delta: Delta) -> str | N
             [*before, real, *event.appended], conversation.tools, conversation.template_kwargs, conversation.clock
         )
     except TitoError as error:
-        return str(error)
-    printed = builder.codec.decode(delta.ids.tolist())
-    if text.endswith(printed):
+        return str(error), None
+    if text.endswith(delta.text):
         return None
-    return f"the delta is {printed!r}, but the template prints {text[-len(printed) - 40 :]!r}"
+    reason = f"the delta is {delta.text!r}, but the template prints {text[-len(delta.text) - 40 :]!r}"
+    close = "" if delta.close_id is None else builder.codec.decode([delta.close_id])
+    return reason, _nearest(text, close, delta.text)
 
 
-def _check_seam(builder: PromptBuilder, delta: Delta) -> str | None:
-    """Encoding must not depend on what stands before the stop token."""
+def _nearest(text: str, close: str, delta: str) -> Difference | None:
+    """The end of `text` behind that of its closing tokens from which on it agrees with the delta for longest."""
+    ends = [match.end() for match in re.finditer(re.escape(close), text)] if close else []
+    candidates = [Difference("character", text[end:], delta) for end in ends]
+    return max(candidates, key=lambda candidate: candidate.position, default=None)
+
+
+def _check_begin(builder: PromptBuilder, event: Event, delta: Delta) -> Wrong | None:
+    """Nothing of the appended messages may stand before the delta: with a stop token that closes messages of every
+    role, the first one printed could be the next message's."""
+    *before, reply = event.history
+    followed = builder.reply_followed(before, reply, event.appended, event.conversation)
+    if not lacks_beginning(followed, len(delta.text), [message.content for message in event.appended]):
+        return None
+    reason = f"behind a reply the template prints {followed!r}, and the delta {delta.text!r} lacks its beginning"
+    return reason, Difference("character", followed, delta.text)
+
+
+def _check_seam(builder: PromptBuilder, delta: Delta) -> Wrong | None:
+    """Encoding must not depend on what stands before the token that closes the reply.
+
+    Behind a reply that no token closes a tokenizer may merge across the seam, as it never does with sampled ids:
+    there must be some reply after which it gives these ids."""
     codec = builder.codec
-    ids = delta.ids.tolist()
-    before, close, text = "An answer.", codec.decode([delta.close_id]), codec.decode(ids)
-    whole = codec.encode(before + close + text).tolist()
-    halves = [*codec.encode(before + close).tolist(), *ids]
-    if whole == halves:
-        return None
-    position = next((i for i, (a, b) in enumerate(zip(whole, halves, strict=False)) if a != b), len(halves))
-    return f"the tokenizer merges across {close!r}: ids differ from position {position} on"
+    close = "" if delta.close_id is None else codec.decode([delta.close_id])
+    difference = Difference("id", (), ())
+    for reply in _REPLIES[:1] if close else _REPLIES:
+        whole = codec.encode(reply + close + delta.text).tolist()
+        halves = [*codec.encode(reply + close).tolist(), *delta.ids.tolist()]
+        if whole == halves:
+            return None
+        difference = Difference("id", tuple(whole), tuple(halves))
+    return f"the tokenizer merges across {close!r}: ids differ from position {difference.position} on", difference
 
 
 def _supports_tools(builder: PromptBuilder) -> bool:
     """Both a call's arguments and a tool's result are printed."""
-    call = Message("assistant", "", None, (_call("call_1", "ARGUMENT"),))
-    result = Message("tool", "RESULT", call_id="call_1", name="look_up")
-    for system in ([], [Message("system", "s")]):
+    call = Message("assistant", "", None, (probes.call("call_1", "ARGUMENT"),))
+    for opening in probes.OPENINGS:
+        messages = [*opening, call, probes.result("call_1", "RESULT")]
         try:
-            text = builder.template.render([*system, Message("user", "u"), call, result], [_TOOL], {}, _CLOCK)
+            text = builder.template.render(messages, [probes.TOOL], {}, probes.CLOCK)
         except TitoError:
             continue
         if "RESULT" in text and "ARGUMENT" in text:
@@ -192,10 +229,13 @@ def _supports_tools(builder: PromptBuilder) -> bool:
 
 
 def _prints_tools(builder: PromptBuilder) -> bool:
-    messages = [Message("system", "s"), Message("user", "u")]
-    try:
-        return builder.template.render(messages, [_TOOL], {}, _CLOCK) != builder.template.render(
-            messages, None, {}, _CLOCK
-        )
-    except TitoError:
-        return True
+    """Tool lists make a difference to a prompt; taken for granted where the template refuses the question."""
+    for opening in probes.OPENINGS:
+        try:
+            with_tools, without = (
+                builder.template.render(opening, tools, {}, probes.CLOCK) for tools in ([probes.TOOL], None)
+            )
+        except TitoError:
+            continue
+        return with_tools != without
+    return True

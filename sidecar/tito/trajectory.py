@@ -95,6 +95,7 @@ class Trajectory:
         self.roots: list[Node] = []
         self._nodes: dict[str, Node] = {}
         self._by_chain: dict[bytes, list[Node]] = {}
+        self._by_prompt: dict[bytes, list[Node]] = {}
         self.token_count = 0
         """Tokens held, each once."""
 
@@ -130,6 +131,7 @@ class Trajectory:
         self.token_count += own
         if record.state == "committed":
             self._by_chain.setdefault(record.chain, []).append(node)
+            self._by_prompt.setdefault(record.prompt_chain, []).append(node)
         return node
 
     @staticmethod
@@ -139,6 +141,10 @@ class Trajectory:
                 parent.ids_json, ids_to_json(node.record.context_ids), ids_to_json(node.record.output_ids)
             )
         parent.ids_json = None
+
+    def answering(self, prompt: Chain) -> Sequence[Node]:
+        """The committed steps whose prompt has that history."""
+        return self._by_prompt.get(prompt.lenient, ())
 
     def match(self, chains: Sequence[Chain], tools_hash: bytes | None, *, exact_only: bool = False) -> Match | None:
         """The deepest step whose history begins the request's.
@@ -181,12 +187,18 @@ def _rank(node: Node) -> tuple[bool, int]:
     return live, -1 if node.record.sequence is None else node.record.sequence
 
 
+def _begun(node: Node) -> int:
+    return node.record.begun
+
+
 def _first_root(trajectory: Trajectory) -> Node:
-    """The first root with a reply. Where the same request was sampled more than once (`n`, a repeated call), the
-    one that was continued: the reward is for what the agent did."""
-    committed = [root for root in trajectory.roots if root.record.state == "committed"]
+    """The root that began first and has a reply: a title call may well end before the agent's first turn does.
+    Where the same request was sampled more than once (`n`, a repeated call), the one that was continued: the reward
+    is for what the agent did."""
+    roots = sorted(trajectory.roots, key=_begun)
+    committed = [root for root in roots if root.record.state == "committed"]
     if not committed:
-        return trajectory.roots[0]
+        return roots[0]
     siblings = (root for root in committed if root.record.body_hash == committed[0].record.body_hash)
     continued = [root for root in siblings if root.children]
     return max(continued, key=lambda root: _rank(best_leaf(root)), default=committed[0])
@@ -195,19 +207,19 @@ def _first_root(trajectory: Trajectory) -> Node:
 def main_lineage(trajectory: Trajectory) -> list[Node]:
     """The main agent's steps from its root to its last step.
 
-    It starts at the session's first root, or the sibling of it that the agent went on with. A root with the same system message that was created after the main
-    lineage's last step (a compaction) continues it; sub-agents and title calls have other system messages or
-    end before the main lineage does. Empty for a session without steps.
+    It starts at the session's first root, or the sibling of it that the agent went on with. A root with the same
+    system message that began after the main lineage's last step had ended (a compaction) continues it; sub-agents
+    and title calls have other system messages or begin before. Empty for a session without steps.
     """
     if not trajectory.roots:
         return []
     first = _first_root(trajectory)
     path = best_leaf(first).lineage()
-    for root in trajectory.roots:
+    for root in sorted(trajectory.roots, key=_begun):
         sibling = root.record.body_hash == first.record.body_hash
         if sibling or root.record.system_hash != first.record.system_hash or not root.record.system_hash:
             continue
-        begun, last = root.record.sequence, path[-1].record.sequence
-        if begun is not None and last is not None and begun > last and root.record.state == "committed":
+        last = path[-1].record.sequence
+        if last is not None and root.record.begun > last and root.record.state == "committed":
             path = [*path, *best_leaf(root).lineage()]
     return path

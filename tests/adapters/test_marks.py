@@ -28,16 +28,30 @@ def test_ordinary_ids_have_none() -> None:
 
 
 def test_a_parser_searches_for_the_mark_or_for_the_spelling_if_there_is_no_such_token() -> None:
-    assert MARKS.of_spelling("<call>") == mark(7)
-    assert MARKS.of_spelling("<think>") == "<think>"
+    assert MARKS.marked("<call>") == mark(7)
+    assert MARKS.marked("<think>") == "<think>"
+    assert MARKS.of_spellings(["<call>", "<think>"]) == {mark(7)}
 
 
 def test_special_tokens_vanish_and_others_are_spelled_out() -> None:
     assert MARKS.display(f"a{mark(7)}b{mark(3)}c{mark(9)}") == "a<call>bc</call>"
 
 
+def test_special_tokens_are_shown_where_that_is_asked_for() -> None:
+    assert MARKS.display(f"{mark(3)}{mark(7)}", {mark(3)}) == "<end><call>"
+    assert MARKS.spelled(f"a{mark(3)}{mark(7)}") == "a<end><call>"
+
+
 def test_a_character_that_marks_nothing_vanishes() -> None:
     assert MARKS.display("a\U0010ffffb") == "ab"
+    assert MARKS.spelled("a\U0010ffffb") == "ab"
+
+
+def test_added_tokens_of_white_space_alone_are_text() -> None:
+    """Gemma's tokenizers have one for every number of newlines up to 31."""
+    marks = Marks({1: "\n\n", 2: " ", 3: "<call>"}, frozenset())
+    assert (marks.of_token(1), marks.of_token(2)) == (None, None)
+    assert marks.marked("a\n\n<call>") == f"a\n\n{marks.of_token(3)}"
 
 
 def test_private_characters_of_ordinary_text_are_no_marks() -> None:
@@ -58,4 +72,4 @@ def test_spellings_become_marks_the_longest_first() -> None:
 def test_without_control_tokens_everything_is_text() -> None:
     none = Marks({}, frozenset())
     assert none.marked("<call>") == "<call>"
-    assert none.of_spelling("<call>") == "<call>"
+    assert none.of_spellings(["<call>"]) == frozenset()

@@ -3,41 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.models.formats import HERMES, THINK, ReasoningFormat, ToolFormat
+from adapters.models.formats.hermes import json_block
 from adapters.models.marks import Marks
-from adapters.models.parser import ReplyParser
+from adapters.models.parser import Parser
+from adapters.models.parsers import Parsers, ReplyFormats
 from adapters.models.reply import Delta, Reply, ToolCall, join
+from tests.adapters.replies import UNMARKED, formats, split
 
 TOKENS = {1: "<think>", 2: "</think>", 3: "<tool_call>", 4: "</tool_call>", 5: "<|pad|>"}
 MARKS = Marks(TOKENS, frozenset({5}))
-UNMARKED = Marks({}, frozenset())
+QWEN3 = formats("hermes", "think")
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": 1}}\n</tool_call>'
 BROKEN = "<tool_call>\n{broken\n</tool_call>"
 LOOK = ToolCall("call_0", "look", '{"at": 1}')
 
 
 def parser(
-    marks: Marks = MARKS,
-    tools: ToolFormat | None = HERMES,
-    reasoning: ReasoningFormat | None = THINK,
-    reasoning_open: bool = False,
-) -> ReplyParser:
-    return ReplyParser(marks, tools, reasoning, reasoning_open=reasoning_open, new_id=lambda n: f"call_{n}")
+    marks: Marks = MARKS, known: ReplyFormats = QWEN3, *, use_tools: bool = True, reasoning_open: bool = False
+) -> Parser:
+    tail = "<think>" if reasoning_open else ""
+    return Parsers(marks, known).parser(tail, use_tools, (), lambda n: f"call_{n}")
 
 
-def deltas_of(pieces: Sequence[str], reader: ReplyParser) -> list[Delta]:
+def deltas_of(pieces: Sequence[str], reader: Parser) -> list[Delta]:
     return [delta for piece in pieces for delta in reader.feed(piece)] + reader.finish()
 
 
-def reply_of(text: str, *, reasoning_open: bool = False, tools: ToolFormat | None = HERMES) -> Reply:
+def reply_of(text: str, *, reasoning_open: bool = False, use_tools: bool = True) -> Reply:
     """The reply to `text`, in which every spelling of a control token is that token."""
-    return join(deltas_of([MARKS.marked(text)], parser(tools=tools, reasoning_open=reasoning_open)))
+    reader = parser(use_tools=use_tools, reasoning_open=reasoning_open)
+    return join(deltas_of([MARKS.marked(text)], reader))
 
 
 def content(text: str) -> Reply:
@@ -67,11 +68,6 @@ samples = st.lists(fragments, max_size=10).map("".join)
 cuts = st.lists(st.integers(0, 200), max_size=10)
 
 
-def split(text: str, positions: list[int]) -> list[str]:
-    edges = [0, *sorted(position % (len(text) + 1) for position in positions), len(text)]
-    return [text[start:end] for start, end in pairwise(edges)]
-
-
 class TestEverySplit:
     @settings(deadline=None, max_examples=400)
     @given(samples, cuts, st.booleans())
@@ -96,8 +92,7 @@ class TestEverySplit:
     @settings(deadline=None, max_examples=200)
     @given(samples)
     def test_without_any_format_text_passes_unchanged(self, text: str) -> None:
-        reader = parser(tools=None, reasoning=None)
-        assert join(deltas_of(list(text), reader)) == content(text)
+        assert join(deltas_of(list(text), parser(UNMARKED, ReplyFormats()))) == content(text)
 
     @pytest.mark.parametrize("text", ["Hello", f"a{CALL}", "<think>\nx\n</think>\n\ny", f"{BROKEN} on"])
     def test_in_two_gives_one_reply(self, text: str) -> None:
@@ -137,6 +132,33 @@ class TestReasoning:
     def test_calls_inside_it_are_its_text(self) -> None:
         assert reply_of(f"<think>{CALL}</think>ok") == Reply("ok", CALL, ())
 
+    def test_openers_at_its_start_are_dropped_however_many(self) -> None:
+        assert reply_of("<think>\n<think>a</think>c") == Reply("c", "a", ())
+        assert reply_of("<think>\na</think>c", reasoning_open=True) == Reply("c", "a", ())
+
+    def test_a_call_ends_it_if_nothing_else_does(self) -> None:
+        for text in (f"<think>Hm.\n{CALL}", f"<think>Hm.\n{CALL}\n"):
+            marked = MARKS.marked(text)
+            assert join(deltas_of(list(marked), parser())) == reply_of(text) == Reply("", "Hm.", (LOOK,))
+        assert reply_of(f"Hm.\n{CALL} Done", reasoning_open=True) == Reply("Done", "Hm.", (LOOK,))
+
+    def test_what_is_no_call_does_not_end_it(self) -> None:
+        assert reply_of(f"<think>I {BROKEN} on") == Reply("", f"I {BROKEN} on", ())
+        assert reply_of(f"<think>I {BROKEN} then {CALL}") == Reply("", f"I {BROKEN} then", (LOOK,))
+        assert reply_of(f"<think>I {CALL[:20]}") == Reply("", f"I {CALL[:20]}", ())
+
+    def test_it_flows_on_behind_an_opener_that_is_no_calls(self) -> None:
+        reader = parser()
+        assert reader.feed(MARKS.marked("<think>I write <tool_call>")) == [Delta("reasoning", "I write")]
+        assert join(reader.feed(" tags")).reasoning == " <tool_call> tags"
+
+    def test_a_call_in_it_is_held_until_it_is_known_whether_it_is_closed(self) -> None:
+        reader = parser()
+        assert reader.feed(MARKS.marked(f"<think>a {CALL} b {'c' * 300} {CALL}")) == [Delta("reasoning", "a")]
+        assert reader.feed(" d") == []
+        rest = join(reader.feed(MARKS.marked("</think>")))
+        assert rest == Reply("", f" {CALL} b {'c' * 300} {CALL} d", ())
+
     def test_what_is_never_closed_is_reasoning(self) -> None:
         assert reply_of("<think>\nand on and on\n") == Reply("", "and on and on", ())
 
@@ -148,7 +170,7 @@ class TestReasoning:
         assert join(deltas_of(["<thi"], reader)) == content("<thi")
 
     def test_a_family_without_reasoning_opens_none(self) -> None:
-        reader = parser(reasoning=None, reasoning_open=True)
+        reader = parser(known=formats("hermes"), reasoning_open=True)
         assert join(deltas_of([MARKS.marked("<think>x</think>y")], reader)) == content("<think>x</think>y")
 
 
@@ -183,9 +205,47 @@ class TestCalls:
         reply = reply_of('<tool_call>{"name": "say", "arguments": {"t": "<think>"}}</tool_call>')
         assert reply.calls == (ToolCall("call_0", "say", '{"t": "<think>"}'),)
 
-    def test_a_call_in_a_call_is_malformed(self) -> None:
-        text = f"<tool_call>{CALL}"
-        assert reply_of(text) == content(text)
+    def test_an_opener_without_a_call_is_text_and_the_call_behind_it_is_read(self) -> None:
+        assert reply_of(f"<tool_call>{CALL}") == Reply("<tool_call>", "", (LOOK,))
+        assert reply_of(f"Use <tool_call>. {CALL}") == Reply("Use <tool_call>.", "", (LOOK,))
+
+    def test_text_flows_on_behind_an_opener_that_is_no_calls(self) -> None:
+        reader = parser()
+        assert reader.feed(MARKS.marked("Use <tool_call>")) == [Delta("content", "Use")]
+        assert reader.feed(" to") == [Delta("content", " <tool_call>"), Delta("content", " to")]
+
+    def test_a_closer_inside_a_string_is_its_text(self) -> None:
+        made = '<tool_call>{"name": "look", "arguments": {"at": "</tool_call>"}}</tool_call>'
+        assert reply_of(made).calls == (ToolCall("call_0", "look", '{"at": "</tool_call>"}'),)
+
+    def test_white_space_behind_a_call_is_nothing_before_the_first_text_and_kept_after_it(self) -> None:
+        assert reply_of(f"{CALL}\n\nDone.") == Reply("Done.", "", (LOOK,))
+        assert reply_of(f"Hm. {CALL}\n\nDone.") == Reply("Hm.\n\nDone.", "", (LOOK,))
+        marked = MARKS.marked(f"{CALL}<|pad|>\n\nDone.")
+        assert join(deltas_of([marked], parser())) == join(deltas_of(list(marked), parser()))
+
+    def test_a_long_call_is_given_out_as_soon_as_it_is_closed(self) -> None:
+        text = MARKS.marked(CALL.replace("1", '"' + "x " * 500 + '"'))
+        reader = parser()
+        assert [delta for character in text[:-1] for delta in reader.feed(character)] == []
+        assert [delta.kind for delta in reader.feed(text[-1])] == ["tool_call"]
+
+    def test_a_model_stuck_on_an_opener_costs_no_more_than_its_text(self) -> None:
+        """Each opener could be read to the end of the reply: 20,000 of them took minutes."""
+        text = MARKS.marked('<tool_call>{"name": "' * 20_000)
+        began = process_time()
+        assert len(join(deltas_of([text], parser())).content) == 20_000 * 21
+        assert process_time() - began < 20
+
+    def test_after_thirty_two_openers_without_a_call_an_opener_is_text(self) -> None:
+        text = MARKS.marked("<tool_call>!" * 32 + CALL)
+        for pieces in ([text], list(text)):
+            assert join(deltas_of(pieces, parser())) == content("<tool_call>!" * 32 + CALL)
+        text = MARKS.marked("<tool_call>!" * 31 + CALL)
+        assert join(deltas_of([text], parser())).calls == (LOOK,)
+        inside = MARKS.marked("<think>" + "<tool_call>!" * 32 + CALL)
+        for pieces in ([inside], list(inside)):
+            assert not join(deltas_of(pieces, parser())).calls
 
     def test_a_closer_alone_is_text(self) -> None:
         assert reply_of("a</tool_call>b") == content("a</tool_call>b")
@@ -198,17 +258,17 @@ class TestCalls:
         assert join(deltas_of([f"a {CALL}"], parser(UNMARKED))) == Reply("a", "", (LOOK,))
 
     def test_a_call_is_text_when_none_are_wanted(self) -> None:
-        assert reply_of(f"a {CALL}", tools=None) == content(f"a {CALL}")
+        assert reply_of(f"a {CALL}", use_tools=False) == content(f"a {CALL}")
 
     def test_a_marker_may_begin_like_itself(self) -> None:
-        doubled = ToolFormat("<<call>", "<<end>", HERMES.parse)
+        doubled = ReplyFormats(json_block("doubled", "<<call>", "<<end>"))
         text = 'a<<<call>{"name": "look", "arguments": {"at": 1}}<<<end>b'
         for pieces in ([text], list(text)):
-            broken = join(deltas_of(pieces, parser(UNMARKED, tools=doubled)))
-            assert broken == content(text)  # the body ends in "<", which is no JSON
+            broken = join(deltas_of(pieces, parser(UNMARKED, doubled)))
+            assert broken == content(text)  # behind the JSON stands a "<" too many
         text = text.replace("<<<end>", "<<end>")
         for pieces in ([text], list(text)):
-            assert join(deltas_of(pieces, parser(UNMARKED, tools=doubled))) == Reply("a<b", "", (LOOK,))
+            assert join(deltas_of(pieces, parser(UNMARKED, doubled))) == Reply("a<b", "", (LOOK,))
 
     def test_a_call_is_given_out_as_soon_as_it_is_closed(self) -> None:
         reader = parser()
@@ -229,11 +289,16 @@ class TestContent:
         assert reader.finish() == []
 
     def test_nothing_changes_nothing(self) -> None:
-        for reader in (parser(), parser(reasoning=None), parser(tools=None, reasoning=None)):
+        for reader in (parser(), parser(known=formats("hermes")), parser(known=ReplyFormats())):
             assert [*reader.feed(""), *reader.feed(""), *reader.finish()] == []
 
     def test_special_tokens_are_not_shown(self) -> None:
         assert reply_of("a<|pad|>b<|pad|>") == content("ab")
+
+    def test_markers_of_the_formats_are_shown_even_if_they_are_special(self) -> None:
+        special = Marks(TOKENS, frozenset(TOKENS))
+        for text in ("a</tool_call>b", "a</think>b", BROKEN, f"a {CALL[:25]}"):
+            assert join(deltas_of([special.marked(text)], parser(special))) == content(text)
 
     def test_what_may_be_a_marker_is_held_until_it_is_none(self) -> None:
         reader = parser(UNMARKED)

@@ -77,7 +77,9 @@ async def test_the_data_plane_has_none_of_its_routes_token_or_not(shared: Runnin
 
 
 async def test_the_probe_listener_has_the_probes_and_nothing_else(shared: Running) -> None:
-    [probes] = [one for one in shared.sidecar._listeners if one not in (shared.sidecar.gateway, shared.sidecar.control)]
+    [probes] = [
+        one for one in shared.sidecar._listeners if one not in (shared.sidecar.gateway, shared.sidecar.control)
+    ]
     headers = {"Authorization": f"Bearer {shared.sidecar.control_token}"}
     async with httpx.AsyncClient(base_url=probes.url, headers=headers) as kubelet:
         assert (await kubelet.get("/health")).json() == {"status": "ok"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,28 @@ async def test_an_engine_that_restarts_does_not_make_it_unready(qwen3_dir: Path,
         await engine.up()
         await running.post("/v1/rollout/resume")
         assert (await ready(running))[1]["engine"] == "up"
+
+
+async def test_an_engine_that_hangs_delays_no_probe(qwen3_dir: Path, tmp_path: Path) -> None:
+    async with engine_for(qwen3_dir) as engine, running_sidecar(engine, tmp_path / "state") as running:
+        await engine.down()
+        await running.post("/v1/rollout/pause")
+        await running.post("/v1/rollout/resume", status=503)
+        silent = await asyncio.start_server(lambda reader, writer: None, engine.host, engine.port)
+        try:
+            forget_the_last_answer(running)
+            async with asyncio.timeout(5):  # the engine client itself gives up after ten seconds
+                status, body = await ready(running)
+        finally:
+            silent.close()
+        assert (status, body["ready"], body["engine"]) == (200, True, "down")
+
+
+def forget_the_last_answer(running: Running) -> None:
+    """Answers count as fresh for two seconds."""
+    routes = running.sidecar.control._app.routes
+    [probe] = [route for route in routes if route.path == "/ready"]
+    probe.endpoint.__self__.engine._asked_at = float("-inf")
 
 
 async def test_the_startup_probe_waits_for_the_engines_first_answer(qwen3_dir: Path, tmp_path: Path) -> None:

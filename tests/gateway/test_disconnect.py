@@ -30,7 +30,9 @@ RETRY = {"x_stainless_retry_count": "1"}
 async def agent_of(running: Running, session: str, body: Any) -> AsyncIterator[socket.socket]:
     """An agent as a bare connection that has sent its call; leaving the block closes it."""
     data = json.dumps(body).encode()
-    head = f"POST /sessions/{session}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = (
+        f"POST /sessions/{session}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
     connection = socket.socket()
     connection.setblocking(False)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -133,10 +135,11 @@ async def test_an_aborted_step_that_its_retry_replaced_is_overtaken(engine: Fake
 
 
 class HeldStore:
-    """A store whose commits of finished steps wait until `open` is set; `asked` says that one waits."""
+    """A store whose writes of steps in `state` wait until `open` is set; `asked` says that one waits."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, state: str) -> None:
         self._store = store
+        self._state = state
         self.asked = asyncio.Event()
         self.open = asyncio.Event()
 
@@ -144,24 +147,30 @@ class HeldStore:
         return getattr(self._store, name)
 
     async def save_step(self, step: StepRecord, blobs: Mapping[bytes, bytes]) -> None:
-        if step.state == "committed":
+        if step.state == self._state:
             self.asked.set()
             await self.open.wait()
         await self._store.save_step(step, blobs)
+
+
+def hold_store(monkeypatch: pytest.MonkeyPatch, state: str) -> list[HeldStore]:
+    """Let sidecars that start from now on have a `HeldStore`; the list of them."""
+    stores: list[HeldStore] = []
+    open_store = sidecar.app.open_store
+
+    def open_held(url: str) -> HeldStore:
+        stores.append(HeldStore(open_store(url), state))
+        return stores[-1]
+
+    monkeypatch.setattr(sidecar.app, "open_store", open_held)
+    return stores
 
 
 @BOTH_WAYS
 async def test_a_reply_whose_agent_left_just_before_it_is_recorded_as_undelivered(
     engine: FakeSGLang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
-    stores: list[HeldStore] = []
-    open_store = sidecar.app.open_store
-
-    def open_held(url: str) -> HeldStore:
-        stores.append(HeldStore(open_store(url)))
-        return stores[0]
-
-    monkeypatch.setattr(sidecar.app, "open_store", open_held)
+    stores = hold_store(monkeypatch, "committed")
     async with running_sidecar(engine, tmp_path / "state") as running:
         engine.replies.append(Reply(text="Done."))
         [store] = stores
@@ -179,14 +188,7 @@ async def test_a_reply_whose_agent_left_just_before_it_is_recorded_as_undelivere
 async def test_a_reply_that_was_not_delivered_is_replayed_to_the_retry_and_then_trains(
     engine: FakeSGLang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stores: list[HeldStore] = []
-    open_store = sidecar.app.open_store
-
-    def open_held(url: str) -> HeldStore:
-        stores.append(HeldStore(open_store(url)))
-        return stores[0]
-
-    monkeypatch.setattr(sidecar.app, "open_store", open_held)
+    stores = hold_store(monkeypatch, "committed")
     async with running_sidecar(engine, tmp_path / "state") as running:
         engine.replies.append(Reply(text="Done."))
         async with agent_of(running, "s", ask()):
@@ -201,6 +203,25 @@ async def test_a_reply_that_was_not_delivered_is_replayed_to_the_retry_and_then_
         assert len(engine.requests) == 1
         [segment] = await running.segments("s")
         assert sum(segment["full_loss_mask"]) == len(engine.requests[0].output_ids)
+
+
+async def test_a_retry_that_comes_while_the_step_ends_as_aborted_is_a_call_of_its_own(
+    engine: FakeSGLang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = hold_store(monkeypatch, "aborted")
+    async with running_sidecar(engine, tmp_path / "state", retry_window=0) as running:
+        held = Held()
+        engine.replies.extend([held.reply(), Reply(text="Fresh.")])
+        engine.continue_aborted = False
+        async with agent_of(running, "s", ask()):
+            await held.reached(engine)
+        await asyncio.wait_for(stores[0].asked.wait(), LIVENESS)
+        body = json.dumps(ask()).encode()
+        url = "/sessions/s/v1/chat/completions"
+        got = await running.data.post(url, content=body, headers={"x-stainless-retry-count": "1"})
+        assert completion(got).choices[0].message.content == "Fresh."
+        stores[0].open.set()
+        await until_states(running, "s", "committed", "aborted")
 
 
 async def test_an_agent_that_takes_no_bytes_counts_as_gone(qwen3_dir: Path, tmp_path: Path) -> None:

@@ -250,19 +250,21 @@ async def test_a_budget_beyond_the_window_is_clamped_and_told(shared: Running) -
     assert response.headers["x-tito-max-tokens"] == str(room)
 
 
-async def test_a_key_that_the_engine_refuses_is_no_401_for_the_agent(
-    qwen3_dir: Path, tmp_path: Path
-) -> None:
-    async with (
-        engine_for(qwen3_dir, api_key="k") as engine,
-        running_sidecar(engine, tmp_path, tokenizer=str(qwen3_dir), context_window=400) as running,
-    ):
-        response = await running.chat("s", ask())
-        assert response.status_code == 502
-        assert response.headers["x-should-retry"] == "false"
-        assert "--engine-api-key" in response.json()["error"]["message"]
-        assert "Unauthorized" in response.json()["error"]["message"]
-        assert (await running.view("s"))["steps"] == []
+async def test_a_key_that_the_engine_refuses_is_no_401_for_the_agent(qwen3_dir: Path, tmp_path: Path) -> None:
+    async with engine_for(qwen3_dir, api_key="k") as engine:
+        await engine.down()  # a wrong key is refused at start-up, if the engine is there to refuse it
+        async with running_sidecar(engine, tmp_path, tokenizer=str(qwen3_dir), context_window=400) as running:
+            await engine.up()
+            await check_refused_key(running)
+
+
+async def check_refused_key(running: Running) -> None:
+    response = await running.chat("s", ask())
+    assert response.status_code == 502
+    assert response.headers["x-should-retry"] == "false"
+    assert "--engine-api-key" in response.json()["error"]["message"]
+    assert "Unauthorized" in response.json()["error"]["message"]
+    assert (await running.view("s"))["steps"] == []
 
 
 async def test_both_engine_keys_reach_the_engine_where_they_belong(qwen3_dir: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from tests.fake_sglang import Reply, faults
 from tests.support.chat import (
-    LIVENESS,
     Held,
     ask,
     call_text,
@@ -24,6 +23,7 @@ from tests.support.chat import (
     user,
 )
 from tests.support.running import Running
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -42,9 +42,7 @@ def text_of(response: httpx.Response) -> str:
 async def readers(running: Running, session: str, count: int) -> None:
     """Until that many agents follow the session's one running step."""
     [run] = running.sidecar.registry._sessions[session].runs.values()
-    async with asyncio.timeout(LIVENESS):
-        while len(run.generation.listeners) != count:
-            await asyncio.sleep(0)
+    await until(lambda: len(run.generation.listeners) == count, f"{count} readers")
 
 
 async def gone(running: Running, session: str, body: dict[str, Any], held: Held) -> None:

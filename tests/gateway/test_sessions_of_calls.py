@@ -126,7 +126,14 @@ async def test_a_key_that_is_not_ours_is_401_and_never_another_session(shared: R
     key = (await shared.open("keyed"))["api_key"]
     other = (await shared.open("other"))["api_key"]
     head, _, mac = key.rpartition(".")
-    forged = [f"{head}.{mac[:-1]}", f"{head}.", f"{other.rpartition('.')[0]}.{mac}", "tito-.", "tito-x.y", f"{key}é"]
+    forged = [
+        f"{head}.{mac[:-1]}",
+        f"{head}.",
+        f"{other.rpartition('.')[0]}.{mac}",
+        "tito-.",
+        "tito-x.y",
+        f"{key}é",
+    ]
     for token in forged:
         response = await call(shared, authorization=f"Bearer {token}".encode("latin-1"))  # type: ignore[arg-type]
         assert response.status_code == 401, token
@@ -259,4 +266,3 @@ async def test_two_streams_of_one_session_run_side_by_side(shared: Running) -> N
         assert completion(await shared.chat("side", ask("Title?"))).choices[0].message.content == "quick"
         held.open.set()
         assert (await slow.rest())[-1] == "[DONE]"
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -12,7 +13,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.fake_sglang import Reply, faults
 from tests.support.chat import Held, Stream, ask, call_text, completion, joined, payloads, streaming, tool
-from tests.support.running import Running
+from tests.support.running import Running, engine_for, running_sidecar
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SETTINGS = {"heartbeat_interval": 0.05}
@@ -199,7 +200,7 @@ async def test_comments_go_out_while_tokens_come_that_cannot_be_shown(
 
 async def until_heartbeat(stream: Stream) -> None:
     while (event := await stream.event()) != HEARTBEAT:
-        assert "finish_reason\":\"" not in event
+        assert 'finish_reason":"' not in event
 
 
 async def test_a_late_json_reply_is_preceded_by_white_space(shared: Running) -> None:
@@ -228,6 +229,23 @@ async def test_the_sdk_reads_a_late_json_reply(shared: Running) -> None:
         await asyncio.sleep(0.3)  # more than four heartbeats: white space has left
         held.open.set()
         assert (await call).choices[0].message.content == held.text
+
+
+async def test_white_space_can_be_turned_off(qwen3_dir: Path, tmp_path: Path) -> None:
+    async with (
+        engine_for(qwen3_dir) as engine,
+        running_sidecar(engine, tmp_path, heartbeat_interval=0.01, json_keepalive="off") as running,
+    ):
+        held = Held()
+        engine.replies.append(held.reply())
+        call = asyncio.ensure_future(running.chat("s", ask()))
+        await held.reached(engine)
+        await asyncio.sleep(0.1)  # more than four heartbeats
+        held.open.set()
+        response = await call
+        assert completion(response).choices[0].message.content == held.text
+        assert response.content.startswith(b"{")
+        assert int(response.headers["content-length"]) == len(response.content)
 
 
 async def test_a_prompt_json_reply_has_its_length(shared: Running) -> None:
@@ -320,6 +338,8 @@ async def test_the_next_turn_continues_the_choice_that_the_agent_took(shared: Ru
     for choice in first.choices:
         if choice.message.content == "second one":
             answer = choice.message.model_dump(exclude_none=True)
-    completion(await shared.chat("took", ask(messages=[{"role": "user", "content": "Hi"}, answer, *ask("On")["messages"]])))
+    completion(
+        await shared.chat("took", ask(messages=[{"role": "user", "content": "Hi"}, answer, *ask("On")["messages"]]))
+    )
     taken = next(r for r in shared.engine.requests if len(r.output_ids) > 2)
     shared.engine.recorder.assert_token_exact([taken, shared.engine.requests[-1]])

@@ -1,4 +1,4 @@
-"""Fixtures: the generation controller alone in front of the stand-in engine, in all shapes of the engine's stream."""
+"""Fixtures: the generation controller alone in front of the stand-in engine, in all shapes of its stream."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.generation.driver import Driver, driving
+from tests.support.shared import module_sidecar, shared
+
+__all__ = ["any_driver", "driver", "module_sidecar", "shared"]
 
 
 @pytest.fixture

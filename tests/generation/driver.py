@@ -18,6 +18,7 @@ from sidecar.tito.model import Model
 from sidecar.tito.reply_text import ReplyText
 from tests.fake_sglang import FakeSGLang, RecordedRequest, Reply
 from tests.support.running import engine_for, model_of
+from tests.support.waiting import LIVENESS, until
 
 PROMPT = (100, 101, 102)
 TEXT = "one two three four five six seven eight nine ten"
@@ -73,7 +74,7 @@ class Driver:
             self.fresh.append(self.text(generation.request.sampling.get("stop") or ()))
             return self.fresh[-1]
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIVENESS):
             await self.controller.run(generation, fresh)
         return generation
 
@@ -86,6 +87,11 @@ class Driver:
         request = (await self.engine.wait_requests(index + 1))[index]
         await self.engine.wait_tokens(request, after)
         return request
+
+    async def in_queue(self) -> None:
+        """Until the engine's scheduler has put the request into its waiting queue."""
+        active = self.engine.intake.active
+        await until(lambda: any(one.plan.queue_met for one in active.values()), "a request in the queue")
 
     def abort_all(self) -> None:
         """As a stranger does it, not through the controller."""

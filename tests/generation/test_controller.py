@@ -1,27 +1,16 @@
-"""Whoever ends a generation before the model does, it goes on from the ids it has, and nothing is lost or doubled."""
+"""Whoever ends a generation before the model does, it goes on from the ids it has; nothing is lost or doubled."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adapters.engines.base import ContractError, EngineFailure, EngineRefusal, EngineUnreachable
-from sidecar.generation.controller import Limits, Stalled
-from sidecar.generation.gate import Pause
-from tests.fake_sglang import Fault, faults
+from tests.fake_sglang import faults
 from tests.generation.driver import PROMPT, TEXT, Driver, driving
-
-PREEMPTED = faults.EngineAbort(0, None, None, "Aborted")
-
-
-def a_pause() -> Pause:
-    return Pause("p", "all", "abort", None, time.time() + 60)
-
 
 # What is sent.
 
@@ -120,7 +109,7 @@ async def test_an_abort_from_the_waiting_queue_brings_no_ids_and_is_sent_again(a
     expected = any_driver.says(queue=asyncio.Event())
     running = any_driver.start()
     [first] = await any_driver.engine.wait_requests(1)
-    await any_driver.engine.wait_until(lambda: any_driver.engine.state.jobs)
+    await any_driver.in_queue()
     any_driver.abort_all()
     any_driver.assert_pieces(await running, expected)
     assert first.finish_reason == {"type": "abort", "message": "Abort in waiting queue"}
@@ -247,7 +236,9 @@ async def test_a_sampler_with_a_state_starts_over_from_its_prompt(
     assert generation.text is not text
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0.3}, {"top_p": 0.5}, {"repetition_penalty": 1.0}, {"stop": ["x"]}])
+@pytest.mark.parametrize(
+    "sampling", [{"temperature": 0.3}, {"top_p": 0.5}, {"repetition_penalty": 1.0}, {"stop": ["never"]}]
+)
 async def test_all_other_samplers_go_on(driver: Driver, sampling: dict[str, Any]) -> None:
     expected = driver.says(faults=faults.DropConnection(3))
     driver.assert_pieces(await driver.run(driver.generation(**sampling)), expected)
@@ -257,7 +248,9 @@ async def test_all_other_samplers_go_on(driver: Driver, sampling: dict[str, Any]
 
 
 @pytest.mark.parametrize("drop", [None, 1, 2, 3])
-async def test_a_stop_string_ends_the_reply_at_the_id_that_completes_it(any_driver: Driver, drop: int | None) -> None:
+async def test_a_stop_string_ends_the_reply_at_the_id_that_completes_it(
+    any_driver: Driver, drop: int | None
+) -> None:
     ids = any_driver.says(faults=faults.DropConnection(drop) if drop else ())
     generation = await any_driver.run(any_driver.generation(stop=["three f", "two thr"]))
     cut = len(any_driver.engine.vocabulary.encode("one two three"))
@@ -279,249 +272,3 @@ async def test_a_stop_string_that_the_engine_does_not_see_closes_the_call(driver
     assert generation.output_ids == driver.engine.vocabulary.encode("one two three")
     assert generation.finish is not None
     assert generation.finish.kind == "stop"
-
-
-# Errors and limits.
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        faults.HttpError(503, {"error": {"message": "The request queue is full."}}),
-        faults.EngineAbort(0, 503, "Busy", "busy"),
-        faults.StreamError(0, "busy", 503),
-        faults.DropConnection(0),
-    ],
-    ids=["http", "abort", "event", "connection"],
-)
-async def test_what_may_pass_is_tried_so_many_times_and_no_more(qwen3_dir: Path, fault: Fault) -> None:
-    async with driving(qwen3_dir, limits=Limits(engine_retries=2)) as driver:
-        expected = driver.says()
-        driver.engine.fail_next(fault, 2)
-        driver.assert_pieces(await driver.run(), expected)
-        assert len(driver.requests) == 3
-        driver.says()
-        driver.engine.fail_next(fault, 3)
-        with pytest.raises((EngineFailure, EngineUnreachable)):
-            await driver.run()
-        assert len(driver.requests) == 6
-
-
-async def test_progress_between_failures_starts_the_count_anew(qwen3_dir: Path) -> None:
-    async with driving(qwen3_dir, limits=Limits(engine_retries=1)) as driver:
-        expected = driver.says(faults=faults.DropConnection(3))
-        running = driver.start()
-        await driver.at_hold()
-        driver.engine.fail_next(faults.DropConnection(2))
-        driver.assert_pieces(await running, expected)
-        assert len(driver.requests) == 3
-
-
-async def test_a_sampler_with_a_state_makes_no_progress_by_starting_over(qwen3_dir: Path) -> None:
-    async with driving(qwen3_dir, limits=Limits(engine_retries=1)) as driver:
-        driver.says()
-        driver.engine.fail_next(faults.DropConnection(3), 2)
-        with pytest.raises(EngineUnreachable):
-            await driver.run(driver.generation(frequency_penalty=1.0))
-        assert len(driver.requests) == 2
-
-
-@pytest.mark.parametrize("retries", [0, 1])
-async def test_an_engine_that_is_down_is_unreachable_when_the_retries_are_used_up(
-    qwen3_dir: Path, retries: int
-) -> None:
-    async with driving(qwen3_dir, limits=Limits(engine_retries=retries)) as driver:
-        await driver.engine.down()
-        generation = driver.generation()
-        with pytest.raises(EngineUnreachable):
-            await driver.run(generation)
-        assert (generation.output_ids, generation.finish) == ([], None)
-        assert not driver.controller.active
-
-
-@pytest.mark.parametrize(
-    ("fault", "error"),
-    [
-        (faults.HttpError(400), EngineRefusal),
-        (faults.HttpError(500), EngineFailure),
-        (faults.EngineAbort(2, 400, "BadRequest"), EngineRefusal),
-        (faults.EngineAbort(2, 500, "Internal"), EngineFailure),
-        (faults.StreamError(2, "no", 400), EngineRefusal),
-        (faults.LogprobCount(-1), ContractError),
-        (faults.CompletionTokens(1), ContractError),
-        (faults.GarbageChunk(1), ContractError),
-        (faults.GarbageChunk(1, b'data: {"text": "no meta_info"}\n\n'), ContractError),
-        (faults.HtmlBody(200), ContractError),
-    ],
-)
-async def test_what_will_not_pass_is_not_tried_again(any_driver: Driver, fault: Fault, error: type[Exception]) -> None:
-    any_driver.says(faults=fault)
-    generation = any_driver.generation()
-    with pytest.raises(error):
-        await any_driver.run(generation)
-    assert generation.finish is None
-    assert len(any_driver.requests) == 1
-    assert not any_driver.controller.active
-
-
-async def test_preemptions_without_a_token_are_a_stall_after_so_many(qwen3_dir: Path) -> None:
-    async with driving(qwen3_dir, limits=Limits(max_stalled_resumes=2)) as driver:
-        driver.says(faults=faults.EngineAbort(3, None, None))
-        running = driver.start()
-        await driver.at_hold()
-        driver.engine.fail_next(PREEMPTED, 3)
-        with pytest.raises(Stalled, match="3 times without a new token"):
-            await running
-        assert [len(request.output_ids) for request in driver.requests] == [3, 0, 0, 0]
-
-
-async def test_a_token_between_preemptions_is_progress(qwen3_dir: Path) -> None:
-    async with driving(qwen3_dir, limits=Limits(max_stalled_resumes=1)) as driver:
-        expected = driver.says()
-        for _ in range(3):
-            driver.engine.fail_next(PREEMPTED)
-            driver.engine.fail_next(faults.EngineAbort(1, None, None))
-        driver.assert_pieces(await driver.run(), expected)
-        assert len(driver.requests) == 7
-
-
-async def test_preemptions_during_a_pause_of_ours_are_no_stall(qwen3_dir: Path) -> None:
-    async with driving(qwen3_dir, limits=Limits(max_stalled_resumes=0)) as driver:
-        expected = driver.says(queue=asyncio.Event())
-        running = driver.start()
-        await driver.engine.wait_until(lambda: driver.engine.state.jobs)
-        driver.gate.add(a_pause())
-        assert (await driver.controller.abort_active(10))[1] == []
-        assert len(driver.requests) == 1
-        driver.gate.lift("p")
-        driver.assert_pieces(await running, expected)
-
-
-# Pause, silence, cancellation.
-
-
-async def test_a_closed_gate_holds_the_next_request_back(driver: Driver) -> None:
-    expected = driver.says(hold=asyncio.Event(), hold_after=3)
-    running = driver.start()
-    first = await driver.at_hold()
-    driver.gate.add(a_pause())
-    assert driver.gate.suspended == 0
-    assert await driver.controller.abort_active(10) == ([first.rid], [])
-    assert not driver.controller.active
-    async with asyncio.timeout(10):
-        while not driver.gate.suspended:
-            await asyncio.sleep(0)
-    assert len(driver.requests) == 1
-    driver.gate.lift(None)
-    driver.assert_pieces(await running, expected)
-
-
-async def test_aborting_what_does_not_run_is_nothing(driver: Driver) -> None:
-    assert await driver.controller.abort_active(10) == ([], [])
-    assert not driver.engine.calls
-
-
-async def test_an_engine_that_is_silent_but_alive_is_waited_for(qwen3_dir: Path) -> None:
-    async with driving(qwen3_dir, silence=0.05) as driver:
-        hold = asyncio.Event()
-        expected = driver.says(hold=hold, hold_after=3)
-        running = driver.start()
-        await driver.at_hold()
-        await driver.engine.wait_until(lambda: len([c for c in driver.engine.calls if c.path == "/model_info"]) >= 2)
-        hold.set()
-        driver.assert_pieces(await running, expected)
-        assert len(driver.requests) == 1
-
-
-@pytest.mark.parametrize("after", [0, 3])
-async def test_cancelling_closes_the_call_and_the_engine_aborts(driver: Driver, after: int) -> None:
-    hold: dict[str, Any] = {"hold": asyncio.Event(), "hold_after": after} if after else {"queue": asyncio.Event()}
-    driver.says(**hold)
-    generation = driver.generation()
-    running = driver.start(generation)
-    request = await driver.at_hold(after=after)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await driver.engine.wait_until(lambda: request.done)
-    assert request.outcome == "disconnected"
-    assert not driver.controller.active
-    assert generation.finish is None
-
-
-async def test_a_generation_that_was_cancelled_goes_on_from_its_ids(driver: Driver) -> None:
-    expected = driver.says(hold=asyncio.Event(), hold_after=3)
-    generation = driver.generation()
-    running = driver.start(generation)
-    request = await driver.at_hold()
-    async with asyncio.timeout(10):
-        while len(generation.output_ids) < 3:
-            await asyncio.sleep(0)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await driver.engine.wait_until(lambda: request.done)
-    driver.assert_pieces(await driver.run(generation), expected)
-
-
-# Versions.
-
-
-def spans(generation: Any) -> list[tuple[int, int, str]]:
-    return [(span.start, span.end, span.version) for span in generation.spans]
-
-
-async def test_tokens_carry_the_version_that_sampled_them(any_driver: Driver) -> None:
-    any_driver.engine.set_weight_version("1")
-    expected = any_driver.says(hold=asyncio.Event(), hold_after=3)
-    running = any_driver.start()
-    await any_driver.at_hold()
-    any_driver.abort_all()
-    await any_driver.engine.wait_until(lambda: any_driver.requests[0].done)
-    any_driver.engine.set_weight_version("2")
-    generation = await running
-    assert generation.spans[0].version == "1"
-    assert generation.spans[-1] == generation.spans[-1].__class__(generation.spans[-1].start, len(expected), "2")
-
-
-async def test_a_version_that_changes_inside_a_call_is_split_where_it_changed(any_driver: Driver) -> None:
-    any_driver.engine.set_weight_version("1")
-    hold = asyncio.Event()
-    expected = any_driver.says(hold=hold, hold_after=3)
-    running = any_driver.start()
-    await any_driver.at_hold()
-    any_driver.engine.set_weight_version("2")
-    hold.set()
-    assert spans(await running) == [(0, 3, "1"), (3, len(expected), "2")]
-
-
-async def test_a_server_without_spans_names_one_version_for_an_undisturbed_call(qwen3_dir: Path) -> None:
-    async with driving(qwen3_dir, version_spans=False, weight_version="1") as driver:
-        expected = driver.says()
-        assert spans(await driver.run()) == [(0, len(expected), "1")]
-
-
-async def test_a_server_without_spans_leaves_a_disturbed_call_unknown(qwen3_dir: Path) -> None:
-    async with driving(qwen3_dir, version_spans=False, weight_version="1") as driver:
-        hold = asyncio.Event()
-        expected = driver.says(hold=hold, hold_after=3)
-        running = driver.start()
-        await driver.at_hold()
-        async with asyncio.timeout(10):
-            while driver.controller.weight_version != "1" and not driver.controller.active:
-                await asyncio.sleep(0)
-        await wait_read(driver)
-        driver.engine.set_weight_version("2")
-        hold.set()
-        assert spans(await running) == [(0, len(expected), "unknown")]
-
-
-async def wait_read(driver: Driver) -> None:
-    """Until the controller has read what the engine sent, which is what a few turns of the loop do."""
-    for _ in range(200):
-        await asyncio.sleep(0)
-
-
-async def test_tokens_of_a_lost_connection_have_the_version_that_was_named_with_them(any_driver: Driver) -> None:
-    any_driver.engine.set_weight_version("1")
-    expected = any_driver.says(faults=faults.DropConnection(3))
-    generation = await any_driver.run()
-    assert spans(generation) == [(0, len(expected), "1")]

@@ -5,8 +5,6 @@ One event loop; calls of one move may run concurrently.
 
 import asyncio
 import json
-import random
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -30,11 +28,9 @@ from tests.invariants.moves import (
 )
 from tests.invariants.oracle import Oracle
 from tests.invariants.policy import Sample
-from tests.invariants.replaying import replayed
+from tests.invariants.replaying import Messages, appended, edited, replayed
 from tests.invariants.wire import Answer, Notice, call
 from tests.invariants.world import World
-
-Messages = list[dict[str, Any]]
 
 
 class NoReplyError(AssertionError):
@@ -46,7 +42,8 @@ class NoReplyError(AssertionError):
 
 
 class Agent:
-    """One session. `heads` are the histories after each reply it got, the newest last."""
+    """One session. `heads` are the histories after each reply it got, the newest last. The engine gets the
+    program's quirks."""
 
     def __init__(self, world: World, session_id: str, program: Program, notice: Notice = lambda moment: None):
         self.world = world
@@ -56,6 +53,9 @@ class Agent:
         self.heads: list[Messages] = []
         self.samples: dict[int, Sample] = {}
         self._notice = notice
+        options, quirks = world.engine.options, program.quirks
+        options.incremental, options.version_spans = quirks.incremental, quirks.version_spans
+        options.abort_overrun = quirks.abort_overrun
 
     @property
     def start(self) -> Messages:
@@ -243,30 +243,3 @@ class Agent:
         await self.world.post("/v1/rollout/resume", pause_id=pause["pause_id"])
         await task
         self.accept(exchange)
-
-
-def appended(history: Messages, ask: Ask) -> Messages:
-    """What the agent adds: results of open calls, what the user says."""
-    calls = history[-1].get("tool_calls", ()) if history and history[-1]["role"] == "assistant" else ()
-    results: Messages = [
-        {"role": "tool", "tool_call_id": open_call["id"], "content": ask.results[index % len(ask.results)]}
-        for index, open_call in enumerate(calls)
-    ]
-    if ask.order < 0:
-        for result in results:
-            del result["tool_call_id"]
-    else:
-        random.Random(ask.order).shuffle(results)
-    if results and not ask.and_user:
-        return results
-    return [*results, {"role": "user", "content": ask.text}]
-
-
-def edited(history: Sequence[dict[str, Any]], index: int, text: str) -> Messages:
-    """The history with the text of one message replaced."""
-    if not history:
-        return []
-    changed = list(history)
-    at = index % len(changed)
-    changed[at] = {**changed[at], "content": text}
-    return changed

@@ -108,7 +108,7 @@ def _untrainable(journal: Journal, step: dict[str, Any]) -> set[str]:
     if step["state"] == "aborted":
         return {"aborted", "undelivered"}
     assert step["state"] == "committed", f"I4: step {step['step_id']} is {step['state']} in a finalized session"
-    told = journal.steps().get(step["step_id"])
-    if told is None:  # it ended just before the agent hung up
-        return {"undelivered"}
-    return {"off_policy_sampling"} if told.body.get("frequency_penalty") else set()
+    told = [one for one in journal.exchanges if step["step_id"] in one.step_ids]
+    if not any(one.answer is not None and one.answer.complete for one in told):
+        return {"undelivered"}  # it ended just before the agent hung up
+    return {"off_policy_sampling"} if told[0].body.get("frequency_penalty") else set()

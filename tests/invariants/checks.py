@@ -23,7 +23,7 @@ def committed(view: View) -> dict[str, dict[str, Any]]:
 
 def reason(step: dict[str, Any]) -> str | None:
     """Why a step starts a segment; None if it appends to its parent's."""
-    found: str | None = step["break_reason"] and step["break_reason"]["segment_reason"]
+    found: str | None = step["segment_reason"]
     return found
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from tests.invariants.agent import Agent
 from tests.invariants.aligned import check_aligned, check_once, check_tokens
-from tests.invariants.checks import check_exact, check_template
+from tests.invariants.checks import View, check_exact, check_template
 from tests.invariants.failures import Failure
 from tests.invariants.house import House
 from tests.invariants.killing import Fuse, play_and_kill
@@ -45,7 +45,9 @@ async def unpoisoned_example(world: World, program: Program, wrong: Sequence[Fai
             before = await world.view(journal.session_id)
             exchange = await failure.happen(agent)
             failure.check(exchange)
-            assert await world.view(journal.session_id) == before, f"I8: {failure.kind} changed the session"
+            after = await world.view(journal.session_id)
+            found, left = _without_hung_up_calls(before, before), _without_hung_up_calls(after, before)
+            assert found == left, f"I8: {failure.kind} changed the session from {found} to {left}"
             if failure.retried and not failure.refused:
                 await agent.repeat(exchange)
         await agent.make(move)
@@ -53,6 +55,12 @@ async def unpoisoned_example(world: World, program: Program, wrong: Sequence[Fai
     view = await world.view(journal.session_id)
     check_exact(journal, view)
     check_template(journal, view)
+
+
+def _without_hung_up_calls(view: View, before: View) -> View:
+    """`view` but for the steps that were in flight before, since the agent had hung up: they end when they end."""
+    flying = {step["step_id"] for step in before["steps"] if step["state"] in ("running", "detached")}
+    return {**view, "steps": [step for step in view["steps"] if step["step_id"] not in flying]}
 
 
 async def durable_example(house: House, programs: Sequence[Program], fuse: Fuse) -> None:

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from tests.invariants.agent import Agent, NoReplyError
 from tests.invariants.checks import committed
 from tests.invariants.house import House
-from tests.invariants.moves import Move, Program, Turn, plain_asks
+from tests.invariants.moves import Ask, Program, Turn, plain_asks
 from tests.invariants.wire import Moment
+
+THE_NEXT = Ask(text="And then?")
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,14 @@ class Killer:
             self.kill()
 
 
-async def play_through(agent: Agent, moves: Sequence[Move], restarted: asyncio.Event) -> None:
+async def play_through(agent: Agent, killer: Killer, restarted: asyncio.Event) -> None:
     """All moves; a call that the kill cut off is repeated as a client library repeats it."""
-    for move in moves:
+    for move in agent.program.moves:
         try:
             await agent.make(move)
         except NoReplyError as cut:
+            if not killer.burnt.is_set():
+                raise
             await restarted.wait()
             await agent.repeat(cut.exchange)
 
@@ -68,20 +72,24 @@ async def play_and_kill(house: House, programs: Sequence[Program], fuse: Fuse) -
     """Play all programs at once, kill and restart the sidecar once, check I5 in between, go on to the end."""
     killer, restarted = Killer(house, fuse), asyncio.Event()
     agents = [Agent(house.world, house.world.new_session(), program, killer.notice) for program in programs]
-    playing = [asyncio.create_task(play_through(agent, agent.program.moves, restarted)) for agent in agents]
+    playing = asyncio.gather(*(play_through(agent, killer, restarted) for agent in agents))
     watching = asyncio.create_task(killer.watch_engine())
     burning = asyncio.create_task(killer.burnt.wait())
-    everything = asyncio.gather(*playing)
-    await asyncio.wait([everything, burning], return_when=asyncio.FIRST_COMPLETED)
-    killer.kill()  # a fuse that was too long: nobody is left to disturb
-    watching.cancel()
-    await house.restart()
-    for agent in agents:
-        await check_durable(house, agent)
-    restarted.set()
-    await everything
+    try:
+        await asyncio.wait([playing, burning], return_when=asyncio.FIRST_COMPLETED)
+        killer.kill()  # a fuse that was too long: nobody is left to disturb
+        await house.restart()
+        for agent in agents:
+            await check_durable(house, agent)
+        restarted.set()
+        await playing
+    finally:
+        tasks = (playing, watching, burning)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     for agent in agents:  # one more turn each, so that every session goes on in the second life
-        await agent.make(Turn(agent.program.moves[0].ask))
+        await agent.make(Turn(THE_NEXT))
     return agents
 
 

@@ -132,6 +132,15 @@ Move = Turn | Edit | Compact | Asides | Retry | Join | Leave | Paused | Hiccup
 
 
 @dataclass(frozen=True)
+class Quirks:
+    """What differs between SGLang servers: incremental streams, tokens sampled after an abort, version spans."""
+
+    incremental: bool = False
+    abort_overrun: int = 0
+    version_spans: bool = True
+
+
+@dataclass(frozen=True)
 class Program:
     """One agent run."""
 
@@ -139,6 +148,7 @@ class Program:
     thinking: bool
     moves: tuple[Move, ...]
     system_role: str = "system"
+    quirks: Quirks = field(default_factory=Quirks)
 
 
 _SPELLINGS = ("<|im_end|>", "<|im_start|>assistant\n", "<tool_call>", "</think>", "<|endoftext|>")
@@ -181,12 +191,13 @@ moves = st.one_of(
 def programs(max_moves: int = 9) -> st.SearchStrategy[Program]:
     """Random agent runs of at least four moves; the first is a turn."""
     return st.builds(
-        lambda system, thinking, first, rest, role: Program(system, thinking, (first, *rest), role),
+        lambda system, thinking, first, rest, role, quirks: Program(system, thinking, (first, *rest), role, quirks),
         st.none() | words,
         st.sampled_from([True, True, False]),
         turns,
         st.lists(moves, min_size=3, max_size=max_moves - 1),
         st.sampled_from(["system", "system", "developer"]),
+        st.builds(Quirks, st.booleans(), st.integers(0, 1), st.booleans()),
     )
 
 

@@ -9,7 +9,7 @@ PROPERTY = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
     derandomize=os.environ.get("CI", "").lower() == "true",
     print_blob=True,
-    max_examples=40,
+    max_examples=30,
 )
 
 LONGEST = 500

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.invariants.examples import unpoisoned_example
 from tests.invariants.failures import BROKEN, DOWN, REFUSED, Failure, failures
-from tests.invariants.moves import Ask, Program, Turn, programs
+from tests.invariants.moves import Ask, Program, Quirks, Turn, programs
 from tests.invariants.policy import Call, Sample
 from tests.invariants.profile import LONGEST, PROPERTY
 from tests.invariants.stage import Stage
@@ -28,6 +28,7 @@ def test_a_call_that_fails_leaves_its_session_as_it_was(
 @pytest.mark.parametrize("kind", [*REFUSED, *BROKEN, DOWN])
 def test_each_kind_of_failure_is_told_and_forgotten(stage: Stage, kind: str, stream: bool) -> None:
     calling = Sample("I look.", calls=(Call("look", '{"at": 1}'),))
-    program = Program("Be brief.", True, (Turn(Ask(sample=calling)), Turn(Ask()), Turn(Ask())))
+    old = Quirks(version_spans=False)  # fewer numbers in a reply, so fewer that could contradict each other
+    program = Program("Be brief.", True, (Turn(Ask(sample=calling)), Turn(Ask()), Turn(Ask())), quirks=old)
     wrong: Any = Failure(kind, Ask(sample=Sample("never heard"), stream=stream), retried=True)
     stage.play(lambda world: unpoisoned_example(world, program, (wrong, wrong)))

@@ -16,7 +16,8 @@ from sidecar.sessions.session import Session
 from sidecar.sessions.step_run import StepRun
 from sidecar.tito.delta import Delta, PromptBuilder
 from sidecar.tito.model import Model
-from sidecar.tito.plan import Placement, PlannedPrompt
+from sidecar.tito.place import Placement
+from sidecar.tito.plan import PlannedPrompt
 from sidecar.tito.segments import SegmentPlan, segment_arrays
 from tests.invariants.agent import Agent
 from tests.invariants.examples import aligned_example, durable_example, exact_example, unpoisoned_example

@@ -15,9 +15,7 @@ from openai.types.chat import ChatCompletion
 
 from tests.fake_sglang import FakeSGLang, RecordedRequest, Reply
 from tests.support.running import Running
-
-LIVENESS = 30.0
-"""Seconds after which a wait in a test has failed; generous, since the machine may be busy."""
+from tests.support.waiting import LIVENESS, until
 
 
 def user(text: str) -> dict[str, Any]:
@@ -154,21 +152,6 @@ async def refusal(
     except openai.APIStatusError as error:
         return error
     raise AssertionError(f"not refused: {got}")
-
-
-async def until(condition: Any, what: str) -> None:
-    """Wait for a state that announces itself nowhere; `what` names it when it never comes."""
-    try:
-        async with asyncio.timeout(LIVENESS):
-            while not await condition():
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"never came: {what}") from None
-
-
-async def step_states(running: Running, session: str) -> list[str]:
-    """The states of a session's steps, in order."""
-    return [step["state"] for step in (await running.view(session))["steps"]]
 
 
 async def until_states(running: Running, session: str, *states: str) -> dict[str, Any]:

@@ -34,6 +34,11 @@ class QuickSidecar(Sidecar):
             settings.model_family,
             settings.special_tokens_in_content,
             settings.on_unstable_template,
+            settings.token_build_mode,
+            settings.tool_call_parser,
+            settings.reasoning_parser,
+            info.tool_call_parser,
+            info.reasoning_parser,
         )
         if key not in _MODELS:
             _MODELS[key] = super()._load_model(info)
@@ -42,7 +47,7 @@ class QuickSidecar(Sidecar):
 
 def model_of(directory: Path) -> Model:
     """The model that `QuickSidecar` serves with default settings, for tests of a part alone."""
-    key = (str(directory), None, "auto", "text", "refuse")
+    key = (str(directory), None, "auto", "text", "refuse", "tito", "auto", "auto", None, None)
     if key not in _MODELS:
         _MODELS[key] = build_model(read_model(str(directory)))
     return _MODELS[key]

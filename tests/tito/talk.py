@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
 from adapters.models.reply import Reply, join
 from adapters.protocols.chat_replies import message as wire_message
-from sidecar.tito.fingerprint import digest, extend_chain
+from sidecar.tito.audit import audit
+from sidecar.tito.continuation import with_prefix
+from sidecar.tito.fingerprint import LENIENT, MatchRules, digest, extend_chain
 from sidecar.tito.messages import from_wire, normalise
 from sidecar.tito.model import Model
-from sidecar.tito.plan import Placement, PlannedPrompt, Request, place, render
-from sidecar.tito.records import VersionSpan
+from sidecar.tito.modes import DEFAULT_MODES, BuildModes
+from sidecar.tito.place import Placement, Request, place
+from sidecar.tito.plan import PlannedPrompt, render
+from sidecar.tito.records import Forgiven, VersionSpan
 from sidecar.tito.trajectory import Node, Trajectory
 from tests.tito.builders import conversation, step
 
@@ -21,26 +25,43 @@ from tests.tito.builders import conversation, step
 class Talk:
     """`wire` grows by what the client sends and by the replies it got, as an agent's own history does."""
 
-    def __init__(self, model: Model, *, match: Literal["lenient", "exact"] = "lenient") -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        rules: MatchRules = LENIENT,
+        modes: BuildModes = DEFAULT_MODES,
+    ) -> None:
         self.model = model
-        self.match = match
+        self.rules = rules
+        self.modes = modes
         self.trajectory = Trajectory()
         self.wire: list[dict[str, Any]] = []
+        self.blobs: dict[bytes, bytes] = {}
         self.placement: Placement
+        self.forgiven: tuple[Forgiven, ...] = ()
         self.prompt: PlannedPrompt
         self.reply: Reply
 
     def ask(
-        self, *new: dict[str, Any], tools: list[dict[str, Any]] | None = None, **template_kwargs: Any
+        self,
+        *new: dict[str, Any],
+        tools: list[dict[str, Any]] | None = None,
+        continues: bool = False,
+        **template_kwargs: Any,
     ) -> PlannedPrompt:
-        """A request with the history so far and `new` messages; what would be sent for it."""
+        """A request with the history so far and `new` messages; what would be sent for it. `continues`: the reply
+        goes on with the last message."""
         self.wire += new
         request = Request(
             normalise(self.wire),
             conversation(tools, **template_kwargs),
             digest(orjson.dumps(tools)) if tools else None,
+            continues,
         )
-        self.placement = place(self.model, self.trajectory, request, self.match)
+        placement = self.placement = place(self.model, self.trajectory, request, self.rules, self.modes)
+        if placement.parent is not None:
+            self.forgiven = audit(placement.parent, placement.retold, self.blobs, self.rules)
         self.prompt = render(self.model, self.placement)
         return self.prompt
 
@@ -54,7 +75,9 @@ class Talk:
         text.finish()
         self.reply = join(text.deltas)
         message = wire_message(self.reply)
-        stored = from_wire(message, "reply")
+        stored = with_prefix(placement.prefix, from_wire(message, "reply"))
+        told = [one.to_json() for one in placement.new_messages]
+        self.blobs |= {digest(data): data for data in told}
         chain = extend_chain(placement.chain, stored)
         stopped = ids[-1] if ids[-1] in model.stop_ids else None
         values: dict[str, Any] = {
@@ -65,17 +88,26 @@ class Talk:
             "version_spans": (VersionSpan(0, len(ids), "v1"),),
             "finish_reason": "stop" if stopped is not None else "length",
             "stop_id": stopped,
+            "message_count": placement.request.prompt_length + 1,
+            "message_hashes": tuple(map(digest, told)),
+            "prefix": placement.prefix,
+            "replaced": placement.replaced,
+            "template_kwargs": dict(placement.request.conversation.template_kwargs),
             "reply": stored.to_json(),
+            "prompt_chain": placement.chain.lenient,
+            "prompt_exact_chain": placement.chain.exact,
             "chain": chain.lenient,
             "exact_chain": chain.exact,
             "system_hash": placement.system_hash,
             "tools_hash": placement.request.tools_hash,
             "template_sha256": model.template_sha256,
-            "forgiven": placement.forgiven,
+            "forgiven": self.forgiven,
             "break_reason": self.prompt.break_reason,
         }
         parent = placement.parent.record.step_id if placement.parent is not None else None
-        self.wire.append(message)
+        if placement.prefix:
+            self.wire.pop()
+        self.wire.append(stored.for_template(arguments_as_text=True) if placement.prefix else message)
         return self.trajectory.add(step(f"step{number}", parent, **(values | changes)))
 
     def sent_ids(self) -> list[int]:

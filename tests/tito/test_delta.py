@@ -231,7 +231,7 @@ class TestPlacements:
             delta_of("x", "", ANSWER, [user("y")])
 
     def test_a_template_that_prints_no_stop_token_gives_no_delta(self) -> None:
-        with pytest.raises(DeltaError, match="prints none of the stop tokens '<eos>' after a reply"):
+        with pytest.raises(DeltaError, match="'<end>', which is none of the stop tokens '<eos>'"):
             delta_of(CONTENT, "", ANSWER, [user("y")], "<eos>")
 
 

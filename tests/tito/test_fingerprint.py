@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,17 +13,17 @@ from hypothesis import strategies as st
 
 from sidecar.tito.fingerprint import (
     DIGEST_SIZE,
+    Chain,
+    MatchRules,
     canonical_arguments,
     chain_of,
     digest,
     exact_form,
     extend_chain,
-    forgiven_differences,
     lenient_form,
     start_chain,
 )
 from sidecar.tito.messages import Message
-from sidecar.tito.records import Forgiven
 from tests.tito.builders import assistant, call, result, user
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -159,28 +160,25 @@ class TestChain:
         assert chain_of({}, [user("ab")])[-1] != chain_of({}, [user("a"), user("b")])[-1]
 
 
-class TestForgiven:
-    def test_an_identical_replay_needs_no_forgiveness(self) -> None:
-        message = assistant("t", call(), reasoning="r")
-        assert forgiven_differences(message, message, 3) == ()
+class TestVolatile:
+    RULES = MatchRules(volatile=(re.compile(r"Now: [^\n]*"), re.compile(r"\[id \d+\]")))
 
-    def test_every_difference_is_named_with_its_kind(self) -> None:
-        stored = assistant("t", call("call_1", '{"a":1}'), call("call_2"), reasoning="r")
-        replayed = Message("assistant", "t ", None, (call("call-1", '{"a": 1}'), call("call_2")), name="agent")
-        assert set(forgiven_differences(stored, replayed, 5)) == {
-            Forgiven(5, "reasoning_content", "missing"),
-            Forgiven(5, "content", "trailing_whitespace"),
-            Forgiven(5, "tool_calls[0].function.arguments", "spelling"),
-            Forgiven(5, "tool_calls[0].id", "punctuation"),
-            Forgiven(5, "name", "changed"),
-        }
+    def chain(self, *messages: Message) -> Chain:
+        return chain_of({}, messages, self.RULES)[-1]
 
-    def test_altered_reasoning_is_told_from_missing_reasoning(self) -> None:
-        stored = assistant("t", reasoning="r")
-        assert forgiven_differences(stored, assistant("t", reasoning="q"), 1) == (
-            Forgiven(1, "reasoning_content", "changed"),
-        )
-        assert forgiven_differences(assistant("t"), stored, 1) == (Forgiven(1, "reasoning_content", "changed"),)
+    def test_what_matches_counts_in_neither_reading(self) -> None:
+        one = Message("system", "Be brief.\nNow: 12:01\n[id 1] Go.")
+        other = Message("system", "Be brief.\nNow: 12:02\n[id 23] Go.")
+        assert self.chain(one, user("q")) == self.chain(other, user("q"))
+        assert chain_of({}, [one])[-1].lenient != chain_of({}, [other])[-1].lenient
+
+    def test_the_rest_of_the_system_message_counts(self) -> None:
+        one, other = Message("system", "Be brief.\nNow: 1"), Message("system", "Be long.\nNow: 1")
+        assert self.chain(one).lenient != self.chain(other).lenient
+
+    def test_other_roles_are_compared_whole(self) -> None:
+        for role in ("user", "assistant", "tool"):
+            assert self.chain(Message(role, "Now: 1")).lenient != self.chain(Message(role, "Now: 2")).lenient
 
 
 def test_a_digest_is_sixteen_bytes_and_depends_on_every_byte() -> None:

@@ -203,7 +203,7 @@ class TestTemplateForm:
         content=texts,
         reasoning=st.one_of(st.none(), texts.filter(bool)),
         calls=st.lists(calls, max_size=3).map(tuple),
-        call_id=st.one_of(st.none(), texts),
+        call_id=st.one_of(st.none(), texts.filter(bool)),
         name=st.one_of(st.none(), texts),
     )
 

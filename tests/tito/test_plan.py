@@ -10,8 +10,9 @@ import pytest
 from sidecar.tito.chat_template import ChatTemplate
 from sidecar.tito.delta import PromptBuilder
 from sidecar.tito.errors import TemplateError
-from sidecar.tito.fingerprint import DIGEST_SIZE
+from sidecar.tito.fingerprint import DIGEST_SIZE, MatchRules
 from sidecar.tito.model import Model, ModelText, build_model
+from sidecar.tito.modes import BuildModes
 from sidecar.tito.records import BreakReason, Forgiven
 from tests.tito.builders import TOOLS, byte_tokenizer, wire_call
 from tests.tito.talk import Talk
@@ -111,7 +112,7 @@ class TestExactness:
         talk.ask(MORE)
         assert talk.placement.parent is node
         assert talk.prompt.segment_reason == "stop_trimmed"
-        assert talk.prompt.break_reason == BreakReason("stop_trimmed")
+        assert talk.prompt.break_reason == BreakReason("stop_trimmed", 1)
         assert talk.sent_ids()[: len(before)] == [*before[:-1], IM_END]
         assert "A cat.<|im_end|>\n<|im_start|>user\nSure?" in talk.sent()
         assert node.token_ids().tolist() == before
@@ -175,13 +176,13 @@ class TestMatching:
         del talk.wire[-1]["reasoning_content"]
         talk.ask(MORE)
         assert talk.placement.parent is node
-        assert talk.placement.forgiven == (Forgiven(1, "reasoning_content", "missing"),)
+        assert talk.forgiven == (Forgiven(1, "reasoning_content", "missing"),)
 
     def test_an_exact_replay_forgives_nothing(self, talk: Talk) -> None:
         talk.ask(ASK)
         talk.answer("<think>\nI look.\n</think>\n\nA cat.<|im_end|>")
         talk.ask(MORE)
-        assert talk.placement.forgiven == ()
+        assert talk.forgiven == ()
 
     def test_rewritten_calls_are_forgiven_and_recorded(self, talk: Talk) -> None:
         talk.ask(ASK, tools=TOOLS)
@@ -190,13 +191,13 @@ class TestMatching:
         self.told(talk, tool_calls=[wire_call(identifier, '{"at":"door"}')], content="")
         talk.ask(result(identifier), tools=TOOLS)
         assert talk.placement.parent is node
-        assert set(talk.placement.forgiven) == {
+        assert set(talk.forgiven) == {
             Forgiven(1, "tool_calls[0].function.arguments", "spelling"),
             Forgiven(1, "tool_calls[0].id", "punctuation"),
         }
 
     def test_exact_mode_forgives_nothing_and_starts_over(self, qwen3: Model) -> None:
-        talk = Talk(qwen3, match="exact")
+        talk = Talk(qwen3, rules=MatchRules(exact=True))
         talk.ask(ASK)
         talk.answer("<think>\nI look.\n</think>\n\nA cat.<|im_end|>")
         del talk.wire[-1]["reasoning_content"]
@@ -279,8 +280,9 @@ class TestBoundaries:
         assert talk.sent().endswith("Sure?<|im_end|>\n<|im_start|>assistant\n")
 
     def test_an_inexact_template_gets_a_segment_per_turn(self, talk: Talk) -> None:
-        inexact = replace(talk.model.verdict, failures={"user": "differs"})
-        talk.model = replace(talk.model, verdict=inexact)
+        verdict = talk.model.verdict
+        refused = tuple(replace(result, outcome="refused", reason="differs") for result in verdict.results)
+        talk.model = replace(talk.model, verdict=replace(verdict, results=refused))
         talk.ask(ASK)
         node = talk.answer("A cat.<|im_end|>")
         talk.ask(MORE)
@@ -295,7 +297,7 @@ class TestBoundaries:
         tokenizer = byte_tokenizer("<|im_start|>", "<|im_end|>")
         text = ModelText("tiny", tokenizer, template, {"eos_token": "<|im_end|>"}, frozenset())
         model = build_model(text, family_name="qwen3")
-        assert model.verdict.exact
+        assert model.verdict.outcome == "exact"
         talk = Talk(model)
         talk.ask(ASK)
         node = talk.answer(CALL)
@@ -321,6 +323,28 @@ class TestBoundaries:
         with pytest.raises(TemplateError, match="roles must alternate"):
             talk.ask(MORE)
         assert len(talk.trajectory) == 1
+
+    @pytest.mark.parametrize("parent", [False, True])
+    def test_a_snapshot_is_rendered_in_full(self, qwen3: Model, parent: bool) -> None:
+        talk = Talk(qwen3, modes=BuildModes(token_build_mode="snapshot"))
+        talk.ask(ASK)
+        if parent:
+            talk.answer("A cat.<|im_end|>")
+            talk.ask(MORE)
+        assert (talk.placement.parent is not None) == parent
+        assert talk.prompt.segment_reason == "snapshot"
+        assert len(talk.placement.rendered) == len(talk.wire)
+
+
+class TestRendered:
+    def test_only_new_messages_are_rendered_unless_a_boundary_wants_all(self, talk: Talk) -> None:
+        talk.ask(ASK)
+        assert [message.content for message in talk.placement.rendered] == [ASK["content"]]
+        talk.answer("A cat.<|im_end|>")
+        talk.ask(MORE)
+        assert [message.content for message in talk.placement.rendered] == [MORE["content"]]
+        talk.ask(tools=TOOLS)
+        assert len(talk.placement.rendered) == 3
 
 
 class TestContents:

@@ -256,3 +256,26 @@ class TestMainLineage:
         for before, after in pairwise(path):
             assert after.parent in (before, None)
         assert {node.record.system_hash for node in path if node.parent is None} == {path[0].record.system_hash}
+
+
+class TestConcurrentRoots:
+    """`begun` and `sequence` are ticks of one clock: an agent knows the steps that ended before its call began."""
+
+    def test_a_title_call_that_ends_before_the_first_turn_is_not_the_main_agent(self) -> None:
+        title = {"begun": 1, "sequence": 2, "system_hash": SUB}
+        main = {"begun": 0, "sequence": 3}
+        trajectory = forest(("title", None, title), ("a", None, main), ("b", "a", {"begun": 4, "sequence": 5}))
+        assert ids(main_lineage(trajectory)) == "a b"
+
+    def test_a_side_call_of_the_same_system_message_that_began_beside_the_last_step_is_no_compaction(self) -> None:
+        trajectory = forest(("a", None, {"begun": 0, "sequence": 2}), ("side", None, {"begun": 1, "sequence": 3}))
+        assert ids(main_lineage(trajectory)) == "a"
+        after = forest(("a", None, {"begun": 0, "sequence": 1}), ("next", None, {"begun": 2, "sequence": 3}))
+        assert ids(main_lineage(after)) == "a next"
+
+    def test_aborted_roots_alone_are_ordered_by_their_beginning(self) -> None:
+        aborted = {"state": "aborted", "delivered": False}
+        trajectory = forest(
+            ("b", None, {"begun": 1, "sequence": 2, **aborted}), ("a", None, {"begun": 0, "sequence": 3, **aborted})
+        )
+        assert ids(main_lineage(trajectory)) == "a"
