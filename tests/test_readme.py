@@ -22,6 +22,7 @@ COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", README, re.S) for
 KNOWN = {
     "make demo": "tests/test_demo.py runs what it runs",
     "make test": "runs this test",
+    "tito-sidecar check-template PATH_OR_HUB_ID": "tests/test_check_template.py",
     "tito-sidecar serve --engine-url http://127.0.0.1:30000": "below",
     "tito-sidecar serve --engine-url http://127.0.0.1:30000 --intercept regular@8080": "below",
     "HTTPS_PROXY=http://127.0.0.1:8080 SSL_CERT_FILE=$HOME/.local/state/tito-sidecar/ca/ca-bundle.pem python agent.py":  # noqa: E501

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from tests.conformance.conversations import cases as all_cases
 from tests.conformance.matrix import Row
 
 _COLUMNS = (
@@ -38,10 +39,11 @@ def _numbers(rows: Sequence[Row]) -> str:
         "| case | right | refused by the template | refused by the self-test | wrong |",
         "|---|---|---|---|---|",
     ]
-    for name in rows[0].cases:
-        found = Counter(_kind(row.cases[name]) for row in rows)
+    for case in all_cases():
+        able = [row for row in rows if row.tools or not case.reply.get("tool_calls")]
+        found = Counter(_kind(row.cases[case.name]) for row in able)
         cells = [str(found[kind]) for kind in ("right", "template", "refused", "wrong")]
-        cases.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} |")
+        cases.append(f"| {case.name.replace('_', ' ')} | {len(able)} | {' | '.join(cells)} |")
     tokenizers = Counter(row.vocabulary for row in rows)
     used = ", ".join(f"{name} {count}" for name, count in sorted(tokenizers.items(), key=lambda one: -one[1]))
     return "\n".join([*table, "", *cases, "", f"Tokenizers: {used}.", ""])

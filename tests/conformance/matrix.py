@@ -17,6 +17,7 @@ from adapters.models.selection import choose_formats
 from sidecar.tito.chat_template import ChatTemplate
 from sidecar.tito.delta import PromptBuilder
 from sidecar.tito.errors import TemplateError
+from sidecar.tito.messages import normalise
 from sidecar.tito.model import AUTO, Model
 from sidecar.tito.selftest import check_template
 from tests.conformance.conversations import Case, cases
@@ -27,6 +28,7 @@ from tests.conformance.renderer import Renderer
 from tests.conformance.settings import Setting, Vocabularies, settings_of
 from tests.conformance.stop_tokens import known_stops
 from tests.conformance.traits import Traits, traits_of
+from tests.tito.builders import CLOCK
 
 _TASK = 40
 """Templates per task of a process."""
@@ -50,6 +52,8 @@ class Row:
     unsupported: dict[str, str]
     """Event -> what the template said when it refused."""
     cases: dict[str, str]
+    roots: bool
+    """A whole conversation is rendered as transformers renders it, in the first form that the template takes."""
     traits: Traits
 
 
@@ -101,6 +105,9 @@ def row_of(sample: Sample, vocabularies: Vocabularies) -> Row:
         reasons={r.event.name: r.reason for r in verdict.results if r.outcome in ("stateful", "refused")},
         unsupported={r.event.name: r.reason for r in verdict.results if r.outcome == "unsupported"},
         cases={case.name: trial.judged(case, expected[case.name]) for case in cases()},
+        roots=all(
+            trial.renders(case, found) for case in cases() if isinstance(found := expected[case.name], Printed)
+        ),
         traits=traits_of(Renderer(sample.source, setting.special), model, expected),
     )
 
@@ -151,6 +158,14 @@ class Trial:
             return "refused"
         endings: list[str | None] = [None] if case.cut else [*self.stops]
         return next(filter(None, (self._judged_after(case, found, stop) for stop in endings)), "")
+
+    def renders(self, case: Case, found: Printed) -> bool:
+        """Whether the product prints the whole conversation so. A clock has another time on each side."""
+        template = self.model.builder.template
+        if "strftime_now" in template.source:
+            return True
+        messages = normalise([*found.messages, *case.appended])
+        return template.render(messages, case.tools, {}, CLOCK) == found.whole
 
     def _judged_after(self, case: Case, found: Printed, stop: str | None) -> str:
         stop_id = None if stop is None else self.model.codec.token_id(stop)

@@ -20,8 +20,8 @@ _MORE = {"role": "user", "content": "Tell me more."}
 class Traits:
     """`thinking`: what becomes of earlier reasoning. `prompt`: the generation prompt "opens" a reasoning block or
     "closes" one at once. `ends`: kind of reply -> the token that closes it, "" if none does; `openers`: whether it
-    begins the next message. `parsers`: of calls and of reasoning. `repeats_text`: a turn's text is printed once more
-    behind the results of its calls."""
+    begins the next message. `parsers`: of calls and of reasoning. `repeats_text`: a turn's text is printed once
+    more behind the results of its calls."""
 
     thinking: str
     prompt: str

@@ -147,11 +147,12 @@ class TestBranches:
 
     def test_it_is_compared_with_what_was_said_there_last(self, talk: Talk) -> None:
         started(talk)
-        goes_on(talk, *talk.wire[:3])
-        talk.wire = [*talk.wire[:3], {"role": "system", "content": "Why?"}]
-        talk.ask()
-        talk.answer("So.<|im_end|>")
-        assert explained(talk)["step3"] == (3, "role")
+        begun = talk.wire[:3]
+        for text, place in [("Why?", (3, "role")), ("How?", (3, "content"))]:
+            talk.wire = [*begun, {"role": "system", "content": text}]
+            talk.ask()
+            node = talk.answer("So.<|im_end|>")
+            assert explained(talk)[node.record.step_id] == place
 
     def test_a_second_sample_differs_in_nothing(self, talk: Talk) -> None:
         started(talk)
