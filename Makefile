@@ -19,7 +19,7 @@ demo: $(READY)
 	$(VENV)/bin/tito-sidecar demo
 
 test: lint
-	$(VENV)/bin/pytest --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
+	$(VENV)/bin/pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

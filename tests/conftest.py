@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.fake_sglang import FakeSGLang
 from tests.support.npm import npm_tokenizer
 from tests.support.running import Running, engine_for, running_sidecar
+
+
+# On a busy machine generating an input takes as long as it takes; CI tries the same inputs on every run.
+hypothesis.settings.register_profile(
+    "shared",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize="CI" in os.environ,
+    print_blob=True,
+)
+hypothesis.settings.load_profile("shared")
 
 
 @pytest.fixture(scope="session")

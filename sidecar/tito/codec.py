@@ -97,6 +97,7 @@ class Codec:
         # Our own private-use characters are protected too, so that content cannot forge a placeholder.
         self._protect = re.compile("|".join(filter(None, [control, _PROTECTED.pattern])))
         self._control = re.compile(control) if control else None
+        self._begins_texts = self._begins_texts_otherwise()
 
     def token_id(self, spelling: str) -> int | None:
         """Id of the added token spelled so, or of a vocabulary entry of that name; None if there is none."""
@@ -133,10 +134,28 @@ class Codec:
                 run += piece
                 continue
             pieces.append(self._encode(self._tokenizer, run))
-            pieces.append(self._encode(self._plain, protection.restore(piece)))
+            within = any(len(before) for before in pieces)
+            pieces.append(self._encode_plain(protection.restore(piece), within=within))
             run = ""
         pieces.append(self._encode(self._tokenizer, run))
         return np.concatenate(pieces)
+
+    def _encode_plain(self, text: str, *, within: bool) -> Ids:
+        """`text` without control tokens. `within` a text SentencePiece has nothing to begin."""
+        if within and self._begins_texts:
+            line_end = self._encode(self._plain, "\n")
+            ids = self._encode(self._plain, f"\n{text}")
+            if np.array_equal(ids[: len(line_end)], line_end):
+                return ids[len(line_end) :]
+        return self._encode(self._plain, text)
+
+    def _begins_texts_otherwise(self) -> bool:
+        """Whether the tokenizer begins a text otherwise than it goes on behind a control token."""
+        for index in sorted(self.special):
+            ids = self._encode(self._tokenizer, self.control[index] + "x")
+            if len(ids) and ids[0] == index:
+                return not np.array_equal(ids[1:], self._encode(self._plain, "x"))
+        return False
 
     @staticmethod
     def _encode(tokenizer: Tokenizer, text: str) -> Ids:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
-from typing import Any
+from collections.abc import Sequence
 
 from sidecar.tito import probes
 from sidecar.tito.chat_template import ChatTemplate, Conversation
@@ -24,34 +22,34 @@ def learn_ends(
 ) -> tuple[ReplyEnd, ReplyEnd]:
     """Without calls and with calls. `stops` are the engine's stop tokens, `closers` what the family is known to
     print in their place. A template that refuses the probes is taken to close replies with these."""
-    end = _end_of_text(template, stops | closers, control_at)
+    trials = (_end_of_text(template, opening, stops | closers, control_at) for opening in probes.OPENINGS)
+    end = next(filter(None, trials), ReplyEnd(stops | closers))
+    calls = (_end_of_calls(template, opening, end.closers) for opening in probes.OPENINGS)
+    return end, next(filter(None, calls), ReplyEnd(end.closers))
+
+
+def _end_of_text(
+    template: ChatTemplate, opening: Sequence[Message], stops: frozenset[str], control_at: ControlAt
+) -> ReplyEnd | None:
+    reply, thanks = Message("assistant"), Message("user", "Thanks.")
+    conversation = Conversation(None, {}, probes.CLOCK)
+    try:
+        before, followed = around_reply(template, opening, reply, [thanks], conversation)
+        _, alone = around_reply(template, opening, reply, [], conversation, add_generation_prompt=False)
+        prompt = template.render(opening, None, {}, probes.CLOCK)
+    except TitoError:
+        return None
+    end = find_end(alone, followed, thanks.content, stops, control_at)
+    return end if end.closed or is_in_place(prompt, before) else ReplyEnd(stops, fault=_NOT_IN_PLACE)
+
+
+def _end_of_calls(template: ChatTemplate, opening: Sequence[Message], closers: frozenset[str]) -> ReplyEnd | None:
     reply = Message("assistant", calls=(probes.call("call_1", "sidecar"),))
     result = probes.result("call_1", "a vehicle")
-    for _, followed, _ in _around(template, reply, result, [probes.TOOL], alone=False):
-        return end, find_end_of_calls(followed, result.content, end.closers)
-    return end, ReplyEnd(end.closers)
-
-
-def _end_of_text(template: ChatTemplate, stops: frozenset[str], control_at: ControlAt) -> ReplyEnd:
-    thanks = Message("user", "Thanks.")
-    for before, followed, (prompt, alone) in _around(template, Message("assistant"), thanks, None, alone=True):
-        end = find_end(alone, followed, thanks.content, stops, control_at)
-        return end if end.closed or is_in_place(prompt, before) else ReplyEnd(stops, fault=_NOT_IN_PLACE)
-    return ReplyEnd(stops)
-
-
-def _around(
-    template: ChatTemplate, reply: Message, following: Message, tools: list[dict[str, Any]] | None, *, alone: bool
-) -> Iterator[tuple[str, str, tuple[str, str]]]:
-    """What is printed before and behind a reply that a message follows; with `alone` also the generation prompt
-    that asks for the reply, and what is printed behind it as the last message. For each opening that is taken."""
-    conversation = Conversation(tools, {}, probes.CLOCK)
-    for opening in probes.OPENINGS:
-        with suppress(TitoError):
-            before, followed = around_reply(template, opening, reply, [following], conversation)
-            if not alone:
-                yield before, followed, ("", "")
-                continue
-            prompt = template.render(opening, tools, {}, probes.CLOCK)
-            _, last = around_reply(template, opening, reply, [], conversation, add_generation_prompt=False)
-            yield before, followed, (prompt, last)
+    try:
+        _, followed = around_reply(
+            template, opening, reply, [result], Conversation([probes.TOOL], {}, probes.CLOCK)
+        )
+    except TitoError:
+        return None
+    return find_end_of_calls(followed, result.content, closers)

@@ -12,7 +12,7 @@ import numpy as np
 
 from sidecar.tito.continuation import inside, open_ended, own_ids
 from sidecar.tito.delta import Delta, Rendering, short_history
-from sidecar.tito.errors import DeltaError
+from sidecar.tito.errors import DeltaError, TemplateError
 from sidecar.tito.messages import Message
 from sidecar.tito.model import Model
 from sidecar.tito.place import Placement, Request
@@ -87,7 +87,7 @@ def _delta(model: Model, placement: Placement, reply: Message) -> Delta | None:
     for history in [short_history(request.messages), full] if short else [full]:
         try:
             delta = model.builder.delta(history, reply, appended, request.conversation, until)
-        except DeltaError:
+        except (DeltaError, TemplateError):  # what a template refuses as a whole, the full render will say
             continue
         return replace(delta, tail=_tail(model, request, delta.tail))
     return None

@@ -28,6 +28,8 @@ _MISTRAL_NEEDS = {
 }  # fmt: skip
 """What it imports and the project does not have."""
 
+Ids = dict[str, list[int]]
+"""Event -> ids of its whole conversation."""
 QUESTION = {"role": "user", "content": "Which one has stripes? 🦓"}
 ANSWER = {"role": "assistant", "content": "It is the zebra"}
 MORE = {"role": "user", "content": "Tell me more, größer."}
@@ -70,66 +72,70 @@ def appended(model: Model, event: str) -> list[int]:
     return [delta.close_id, *delta.ids.tolist()]
 
 
-class TestMistral:
-    @pytest.fixture(scope="class")
-    def ids(self) -> dict[str, list[int]]:
-        """What mistral-common encodes each event's whole conversation to."""
-        packages = {name: pypi_package(name, version) for name, version in _MISTRAL_NEEDS.items()}
-        vocabulary = packages["mistral-common"] / "mistral_common" / "data" / "tekken_240911.json"
-        requests = [
-            {"messages": [*history, reply, *following], **({"tools": tools} if tools else {})}
-            for history, reply, following, tools in EVENTS.values()
-        ]
-        answered = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name("mistral_oracle.py")), str(vocabulary)],
-            input="".join(json.dumps(request) + "\n" for request in requests),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, packages.values()))},
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-        assert answered.returncode == 0, answered.stderr[-2000:]
-        return dict(zip(EVENTS, map(json.loads, answered.stdout.splitlines()), strict=True))
+@pytest.fixture(scope="module")
+def mistral_ids() -> Ids:
+    """What mistral-common encodes each event's whole conversation to."""
+    packages = {name: pypi_package(name, version) for name, version in _MISTRAL_NEEDS.items()}
+    vocabulary = packages["mistral-common"] / "mistral_common" / "data" / "tekken_240911.json"
+    requests = [
+        {"messages": [*history, reply, *following], **({"tools": tools} if tools else {})}
+        for history, reply, following, tools in EVENTS.values()
+    ]
+    answered = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("mistral_oracle.py")), str(vocabulary)],
+        input="".join(json.dumps(request) + "\n" for request in requests),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, packages.values()))},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert answered.returncode == 0, answered.stderr[-2000:]
+    return dict(zip(EVENTS, map(json.loads, answered.stdout.splitlines()), strict=True))
 
+
+class TestMistral:
     @pytest.mark.parametrize("event", ["user", "user_later"])
-    def test_a_user_message_is_appended_as_mistral_does(self, ids: dict[str, list[int]], event: str) -> None:
+    def test_a_user_message_is_appended_as_mistral_does(self, mistral_ids: Ids, event: str) -> None:
         model, _ = loaded("mistral_nemo")
         expected = appended(model, event)
-        assert ids[event][-len(expected) :] == expected
+        assert mistral_ids[event][-len(expected) :] == expected
 
     @pytest.mark.parametrize("event", ["tool", "parallel"])
     def test_tool_results_are_appended_as_the_template_does_and_mistral_quotes_them(
-        self, ids: dict[str, list[int]], event: str
+        self, mistral_ids: Ids, event: str
     ) -> None:
         model, _ = loaded("mistral_nemo")
         expected = model.codec.decode(appended(model, event))
-        quoted = model.codec.decode(ids[event])
+        quoted = model.codec.decode(mistral_ids[event])
         for text in ("an equid", "it grazes"):
             expected = expected.replace(f'"content": {text}', f'"content": "{text}"')
         assert quoted.endswith(expected)
 
     @pytest.mark.parametrize("event", EVENTS)
-    def test_the_rebuilt_vocabulary_encodes_as_mistral_does(self, ids: dict[str, list[int]], event: str) -> None:
+    def test_the_rebuilt_vocabulary_encodes_as_mistral_does(self, mistral_ids: Ids, event: str) -> None:
         model, words = loaded("mistral_nemo")
-        assert words.encode(model.codec.decode(ids[event]), add_special_tokens=False).ids == ids[event]
+        assert (
+            words.encode(model.codec.decode(mistral_ids[event]), add_special_tokens=False).ids == mistral_ids[event]
+        )
+
+
+@pytest.fixture(scope="module")
+def harmony(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """OpenAI's encoding, its vocabulary out of another package instead of the network."""
+    litellm = pypi_package("litellm", "1.110.2") / "litellm" / "litellm_core_utils" / "tokenizers"
+    folder = tmp_path_factory.mktemp("harmony")
+    shutil.copy(litellm / "fb374d419588a4632f3f557e76b4b70aebbca790", folder / "o200k_base.tiktoken")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TIKTOKEN_ENCODINGS_BASE", str(folder))
+        patched.syspath_prepend(str(pypi_package("openai-harmony", "0.0.8")))
+        import openai_harmony
+
+        name = openai_harmony.HarmonyEncodingName.HARMONY_GPT_OSS
+        yield openai_harmony, openai_harmony.load_harmony_encoding(name)
 
 
 class TestGptOss:
-    @pytest.fixture(scope="class")
-    def harmony(self, tmp_path_factory: pytest.TempPathFactory) -> Any:
-        """OpenAI's encoding, its vocabulary out of another package instead of the network."""
-        litellm = pypi_package("litellm", "1.110.2") / "litellm" / "litellm_core_utils" / "tokenizers"
-        folder = tmp_path_factory.mktemp("harmony")
-        shutil.copy(litellm / "fb374d419588a4632f3f557e76b4b70aebbca790", folder / "o200k_base.tiktoken")
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setenv("TIKTOKEN_ENCODINGS_BASE", str(folder))
-            patched.syspath_prepend(str(pypi_package("openai-harmony", "0.0.8")))
-            import openai_harmony
-
-            name = openai_harmony.HarmonyEncodingName.HARMONY_GPT_OSS
-            yield openai_harmony, openai_harmony.load_harmony_encoding(name)
-
     def rendered(self, harmony: Any, event: str) -> list[int]:
         """The event's conversation in OpenAI's own words, up to the next generation."""
         library, encoding = harmony

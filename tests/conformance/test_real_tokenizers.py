@@ -19,8 +19,8 @@ from tests.tito.builders import CLOCK
 pytestmark = [pytest.mark.npm, pytest.mark.timeout(300)]
 
 MIXED = (
-    "Größe: 10 µm, naïve café 🫨 大大的一块。これはテストです。 Здравствуй, мир!\n\n\tdef f(x):\n\t\treturn  x ** 2  "
-    "# 3.14159\r\n"
+    "Größe: 10 µm, naïve café 🫨 大大的一块。これはテストです。 Здравствуй, мир!\n\n\tdef f(x):\n"
+    "\t\treturn  x ** 2  # 3.14159\r\n"
     '   {"a": [1, 2.5, null], "b": "don\'t"}  </div><table> 1234567 \n \n  the end'
 )
 every_model = pytest.mark.parametrize("name", MODELS)
