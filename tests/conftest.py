@@ -13,7 +13,6 @@ from tests.fake_sglang import FakeSGLang
 from tests.support.npm import npm_tokenizer
 from tests.support.running import Running, engine_for, running_sidecar
 
-
 # On a busy machine generating an input takes as long as it takes; CI tries the same inputs on every run.
 hypothesis.settings.register_profile(
     "shared",

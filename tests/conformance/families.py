@@ -35,10 +35,8 @@ def _numbers(rows: Sequence[Row]) -> str:
         counts = Counter(row.outcome for row in rows if row.tools is tools)
         cells = [str(counts[outcome]) for outcome in ("exact", "stateful", "refused")]
         table.append(f"| {label} | {' | '.join(cells)} | {counts.total()} |")
-    cases = [
-        "| case | right | refused by the template | refused by the self-test | wrong |",
-        "|---|---|---|---|---|",
-    ]
+    head = "| case | templates | right | the template refuses it | the self-test refuses the template | wrong |"
+    cases = [head, "|---|---|---|---|---|---|"]
     for case in all_cases():
         able = [row for row in rows if row.tools or not case.reply.get("tool_calls")]
         found = Counter(_kind(row.cases[case.name]) for row in able)

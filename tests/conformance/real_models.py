@@ -50,7 +50,7 @@ def loaded(name: str) -> tuple[Model, Tokenizer]:
     stop_ids = frozenset(index for index in map(words.token_to_id, real.stops) if index is not None)
     assert len(stop_ids) == len(real.stops)
     text = ModelText(name, words, _template(real), SPECIAL[real.vocabulary], stop_ids)
-    return build_model(text), vocabulary(real.vocabulary)
+    return build_model(text), words
 
 
 def _template(real: RealModel) -> str:
