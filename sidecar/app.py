@@ -13,6 +13,7 @@ import time
 from contextlib import AsyncExitStack
 
 from adapters.engines.base import EngineError, EngineInfo, EngineRefusal
+from adapters.engines.routed_experts import ExpertShape
 from adapters.models.selection import ParserChoice
 from sidecar.config import Settings, SettingsError, is_loopback
 from sidecar.control.app import build_control, build_probes
@@ -28,8 +29,10 @@ from sidecar.generation.controller import Controller, Limits
 from sidecar.generation.engine_state import EngineState
 from sidecar.generation.pauses import Pauses
 from sidecar.generation.transport import EngineTransport
+from sidecar.generation.workers import Workers
 from sidecar.interception import Interception
-from sidecar.model_files import read_model
+from sidecar.model_files import read_config, read_model
+from sidecar.routing_replay import replay_shape
 from sidecar.secrets_files import private_dir, secret_file
 from sidecar.sessions.admission import Admission
 from sidecar.sessions.policy import Policy
@@ -39,6 +42,8 @@ from sidecar.store.protocol import Store
 from sidecar.tito.fingerprint import MatchRules
 from sidecar.tito.model import Model, build_model
 from sidecar.tito.modes import BuildModes
+from sidecar.tito.segments import TrainingRules
+from sidecar.tito.version_rules import VersionRules
 from sidecar.web.listener import Listener
 
 log = logging.getLogger(__name__)
@@ -68,8 +73,10 @@ class Sidecar:
         self.controller: Controller
         self.pauses: Pauses
         self.model: Model
+        self.experts: ExpertShape | None = None
         self._stack = AsyncExitStack()
         self._store: Store
+        self._workers: Workers
         self._listeners: list[Listener] = []
 
     async def __aenter__(self) -> Sidecar:
@@ -111,13 +118,17 @@ class Sidecar:
         transport = EngineTransport(
             settings.engine_url, settings.engine_api_key, settings.engine_admin_key, settings.engine_silence
         )
+        self._workers = transport.workers
         await transport.start()
         self._stack.push_async_callback(transport.close)
         self.pauses = Pauses(self._store, settings.pause_lease_seconds)
         self._stack.callback(self.pauses.gate.close)
         await self.pauses.restore()
         self.controller = Controller(
-            transport, self.pauses.gate, Limits(settings.engine_retries, settings.max_stalled_resumes)
+            transport,
+            self.pauses.gate,
+            Limits(settings.engine_retries, settings.max_stalled_resumes),
+            record_versions=settings.record_token_versions,
         )
         engine = EngineState(transport, self.controller, _NO_ENGINE)
         info = await self._ask_engine(transport)
@@ -129,6 +140,9 @@ class Sidecar:
         window = settings.context_window or engine.info.context_length
         if window is None:
             raise SettingsError("the engine does not say how long its context is; set --context-window")
+        name = settings.tokenizer or engine.info.tokenizer_path or ""
+        config = await asyncio.to_thread(read_config, name) if settings.use_rollout_routing_replay else {}
+        self.experts = replay_shape(settings, engine.info, config)
         self.registry = Registry(self._store, self.controller, self.model, self._policy())
         await self._listen(engine, window, secret)
 
@@ -197,11 +211,13 @@ class Sidecar:
         gateway_app = build_gateway(chat, Models(engine, identity, int(time.time())))
         self.gateway = await self._serve(Listener(gateway_app, settings.listen, "--listen"))
         base_url = (settings.advertise_url or self.gateway.url).rstrip("/")
-        status = StatusRoutes(self.problems, engine, self.pauses, self.model, self._modes())
+        status = StatusRoutes(
+            self.problems, engine, self.pauses, self.model, self._modes(), self.experts is not None
+        )
         control_app = build_control(
             self.control_token,
             SessionRoutes(self.registry, base_url, secret),
-            RolloutRoutes(self.pauses, self.controller, engine),
+            RolloutRoutes(self.pauses, self.controller, engine, self._workers),
             status,
         )
         self.control = await self._serve(Listener(control_app, settings.control_listen, "--control-listen"))
@@ -236,8 +252,13 @@ class Sidecar:
             ),
             max_output_tokens=settings.max_output_tokens,
             sampling_pin=settings.sampling_pin,
-            drop_rejected=settings.drop_rejected,
+            training=TrainingRules(
+                drop_rejected=settings.drop_rejected,
+                versions=VersionRules(settings.mask_nonlast_version_tokens, settings.max_version_span),
+            ),
+            partial_rollout=settings.partial_rollout,
             train_off_policy_sampling=settings.train_off_policy_sampling,
+            experts=self.experts,
             overflow_status=settings.overflow_status,
             retry_window=settings.retry_window,
         )

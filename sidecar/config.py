@@ -20,73 +20,24 @@ from pydantic_settings import (
 )
 
 from adapters.models.selection import REASONING_PARSERS, TOOL_CALL_PARSERS
-from adapters.models.templates import TEMPLATE_NAMES, template_file
+from adapters.models.templates import TEMPLATE_NAMES
 from sidecar.generation.sampling import check_pin
+from sidecar.setting_values import (
+    Patterns,
+    Size,
+    Words,
+    name_value_pairs,
+    on_or_off,
+    template_of_ours,
+    whole_number,
+)
 from sidecar.tito.modes import HistoryThinking, TokenBuildMode
 
 _SECRETS = ("engine_api_key", "engine_admin_key", "control_token", "session_secret")
-_SIZES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 class SettingsError(Exception):
     """A setting is wrong; the text names it, its value and the remedy, one line each."""
-
-
-def _split(value: Any) -> Any:
-    """Words between commas or line ends."""
-    return [part.strip() for part in re.split("[,\n]", value) if part.strip()] if isinstance(value, str) else value
-
-
-def _pairs(value: Any) -> Any:
-    """`temperature=1.0,top_p=1.0` as a dict."""
-    if not isinstance(value, str):
-        return value
-    pairs: dict[str, Any] = {}
-    for part in _split(value):
-        name, equals, text = part.partition("=")
-        if not equals:
-            raise ValueError(f"{part!r} is no name=value")
-        try:
-            pairs[name.strip()] = int(text) if re.fullmatch(r"[+-]?\d+", text.strip()) else float(text)
-        except ValueError:
-            raise ValueError(f"{name.strip()} is {text!r}; send a number") from None
-    return pairs
-
-
-def _size(value: Any) -> Any:
-    """`8MiB` in bytes."""
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"(\d+)\s*([a-zA-Z]*)", value.strip())
-    if match is None or match.group(2).lower() not in _SIZES:
-        raise ValueError(f"{value!r} is no size; write bytes, or 512KiB, 8MiB, 1GiB")
-    return int(match.group(1)) * _SIZES[match.group(2).lower()]
-
-
-def _whole(value: Any) -> Any:
-    """`413` as a number: flags and the environment are text, and a choice of numbers takes no text."""
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
-
-
-def _on_off(value: Any) -> Any:
-    """YAML reads `on` and `off` as true and false."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
-
-
-def _template(value: Any) -> Any:
-    """The name of a template of our own as its file."""
-    ours = template_file(value) if isinstance(value, str) else None
-    return value if ours is None else ours
-
-
-def _lines(value: Any) -> Any:
-    """One pattern per line: a comma may be part of one."""
-    return value.splitlines() if isinstance(value, str) else value
-
-
-Words = Annotated[list[str], NoDecode, BeforeValidator(_split)]
-Patterns = Annotated[list[str], NoDecode, BeforeValidator(_lines)]
-Size = Annotated[int, BeforeValidator(_size)]
 
 
 def default_state_dir() -> Path:
@@ -104,7 +55,7 @@ class Settings(BaseSettings):
     engine_api_key: str | None = Field(None, description="the engine's --api-key")
     engine_admin_key: str | None = Field(None, description="the engine's --admin-api-key, for aborts")
     tokenizer: str | None = Field(None, description="path or hub id (default: what the engine reports)")
-    chat_template: Annotated[Path | None, BeforeValidator(_template)] = Field(
+    chat_template: Annotated[Path | None, BeforeValidator(template_of_ours)] = Field(
         None,
         description=f"Jinja file in place of the tokenizer's template, or one of ours: {', '.join(TEMPLATE_NAMES)}",
     )
@@ -142,14 +93,30 @@ class Settings(BaseSettings):
     )
     context_window: int | None = Field(None, ge=2, description="tokens (default: what the engine reports)")
     max_output_tokens: int | None = Field(None, ge=1, description="upper bound for every reply")
-    overflow_status: Annotated[Literal[400, 413], BeforeValidator(_whole)] = Field(
+    overflow_status: Annotated[Literal[400, 413], BeforeValidator(whole_number)] = Field(
         400, description="status when a prompt does not fit"
     )
-    sampling_pin: Annotated[dict[str, Any], NoDecode, BeforeValidator(_pairs)] = Field(
+    sampling_pin: Annotated[dict[str, Any], NoDecode, BeforeValidator(name_value_pairs)] = Field(
         {}, description="k=v,...: sampling that overrides what agents ask"
     )
     train_off_policy_sampling: bool = Field(False, description="train steps sampled with top_p, penalties, ...")
     drop_rejected: bool = Field(False, description="do not train delivered replies that the agent dropped")
+    partial_rollout: bool = Field(
+        True, description="a preempted step goes on from its tokens on new weights; else it starts over"
+    )
+    record_token_versions: bool = Field(True, description="record which weight version sampled each token")
+    mask_nonlast_version_tokens: bool = Field(
+        False, description="train only tokens of a sample's last weight version"
+    )
+    max_version_span: int | None = Field(
+        None, ge=1, description="train only steps of a session's newest N weight versions"
+    )
+    use_rollout_routing_replay: bool = Field(
+        False, description="record which experts processed each token, for slime's routing replay"
+    )
+    routing_replay_shape: Annotated[dict[str, int], NoDecode, BeforeValidator(name_value_pairs)] = Field(
+        {}, description="layers=48,topk=8,experts=128 of the model (default: what its config.json says)"
+    )
     session_id: str | None = Field(None, description="session of requests that name none")
     session_secret: str | None = Field(None, description="secret of session keys (default: made on first use)")
     data_auth: Literal["none", "session-key"] | None = Field(
@@ -158,7 +125,7 @@ class Settings(BaseSettings):
     advertise_url: str | None = Field(None, description="base of URLs given to agents (default: from --listen)")
     max_body: Size = Field(8 * 2**20, ge=1024, description="largest request body, e.g. 8MiB")
     heartbeat_interval: float = Field(15, gt=0, description="between signs of life on a silent call")
-    json_keepalive: Annotated[Literal["on", "off"], BeforeValidator(_on_off)] = Field(
+    json_keepalive: Annotated[Literal["on", "off"], BeforeValidator(on_or_off)] = Field(
         "on", description="white space before a late JSON reply"
     )
     slow_reader: float = Field(300, gt=0, description="a blocked reader counts as gone after this long")
@@ -199,12 +166,35 @@ class Settings(BaseSettings):
     def _check_sampling_pin(cls, value: dict[str, Any]) -> dict[str, Any]:
         return check_pin(value, "sampling_pin")
 
+    @field_validator("routing_replay_shape")
+    @classmethod
+    def _check_replay_shape(cls, value: dict[str, int]) -> dict[str, int]:
+        unknown = value.keys() - {"layers", "topk", "experts"}
+        if value and (unknown or not value.keys() >= {"layers", "topk"} or min(value.values()) < 1):
+            raise ValueError("write layers=N,topk=N and, if it is known, experts=N, each at least 1")
+        return value
+
     @field_validator("engine_url")
     @classmethod
     def _check_url(cls, value: str) -> str:
         if not re.match(r"https?://[^/]+", value):
             raise ValueError(f"{value!r} is no URL; write http://HOST:PORT")
         return value
+
+    @model_validator(mode="after")
+    def _check_versions(self) -> Settings:
+        needs = {
+            "--mask-nonlast-version-tokens": self.mask_nonlast_version_tokens,
+            "--max-version-span": self.max_version_span is not None,
+            "--no-partial-rollout": not self.partial_rollout,
+        }
+        asked = [flag for flag, wanted in needs.items() if wanted]
+        if asked and not self.record_token_versions:
+            raise ValueError(
+                f"--no-record-token-versions leaves the version of every token unknown, which "
+                f"{' and '.join(asked)} must know; leave recording on, or leave {' and '.join(asked)} out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _fill_in(self) -> Settings:
@@ -244,8 +234,10 @@ def load_settings(flags: dict[str, Any], config: Path | None = None) -> Settings
 
 
 def _describe(detail: Any) -> str:
-    name = str(detail["loc"][0]) if detail["loc"] else "settings"
     reason = str(detail["msg"]).removeprefix("Value error, ")
+    if not detail["loc"]:  # about several settings, which the reason names; the input holds all, secrets included
+        return reason
+    name = str(detail["loc"][0])
     if detail["type"] == "extra_forbidden":
         return f"{name} is no setting; see tito-sidecar serve --help"
     shown = "not shown" if name in _SECRETS else repr(detail["input"])

@@ -34,18 +34,25 @@ def read_model(name: str, chat_template: Path | None = None) -> ModelText:
     directory = _directory(name)
     tokenizer = _tokenizer(directory)
     config = _json(directory / "tokenizer_config.json")
+    model_config = _json(directory / "config.json")
     return ModelText(
         name=name,
         tokenizer=tokenizer,
         chat_template=_template(directory, config, chat_template),
         special_tokens=_special_tokens(config, _json(directory / "special_tokens_map.json")),
-        stop_ids=_stop_ids(_json(directory / "generation_config.json"), _json(directory / "config.json")),
+        stop_ids=_stop_ids(_json(directory / "generation_config.json"), model_config),
+        vocab_size=_vocab_size(model_config),
     )
 
 
 def read_tokenizer(name: str) -> Tokenizer:
     """The tokenizer of `name` alone, a directory or a hub id: no template is needed. Raises `ModelFilesError`."""
     return _tokenizer(_directory(name))
+
+
+def read_config(name: str) -> dict[str, Any]:
+    """The config.json of `name`, a directory or a hub id; empty without one. Raises `ModelFilesError`."""
+    return _json(_directory(name) / "config.json")
 
 
 def _directory(name: str) -> Path:
@@ -115,6 +122,14 @@ def _special_tokens(config: dict[str, Any], special: dict[str, Any]) -> dict[str
         if name.endswith("_token") and isinstance(text, str):
             tokens[name] = text
     return tokens
+
+
+def _vocab_size(config: dict[str, Any]) -> int | None:
+    """Rows of the embedding table; a model that also reads images has them in its `text_config`."""
+    text_config = config.get("text_config")
+    nested = text_config.get("vocab_size") if isinstance(text_config, dict) else None
+    size = config.get("vocab_size", nested)
+    return size if isinstance(size, int) and size > 0 else None
 
 
 def _stop_ids(*configs: dict[str, Any]) -> frozenset[int]:

@@ -206,6 +206,10 @@ class TestRefusals:
             ("sampling_pin", "bogus=1", "sampling_pin.bogus cannot be pinned; known names are"),
             ("sampling_pin", "max_new_tokens=0", "whole number of at least 1"),
             ("sampling_pin", [1], "valid dictionary"),
+            ("routing_replay_shape", "layers=48", "write layers=N,topk=N and, if it is known, experts=N"),
+            ("routing_replay_shape", "layers=48,topk=0", "each at least 1"),
+            ("routing_replay_shape", "layers=48,topk=8,heads=2", "write layers=N,topk=N"),
+            ("routing_replay_shape", "layers=2.5,topk=8", "valid integer"),
             ("train_off_policy_sampling", "perhaps", "valid boolean"),
         ],
     )
@@ -221,6 +225,35 @@ class TestRefusals:
         assert refused({}) == "--match is 'fuzzy': Input should be 'lenient' or 'exact'"
         monkeypatch.delenv("TITO_MATCH")
         assert refused({}, yaml_file(tmp_path, "max_body: [1]\n")).startswith("--max-body is [1]: ")
+
+    @pytest.mark.parametrize(
+        ("flags", "named"),
+        [
+            ({"mask_nonlast_version_tokens": True}, "--mask-nonlast-version-tokens"),
+            ({"max_version_span": 2}, "--max-version-span"),
+            ({"partial_rollout": False}, "--no-partial-rollout"),
+            (
+                {"mask_nonlast_version_tokens": True, "max_version_span": 2},
+                "--mask-nonlast-version-tokens and --max-version-span",
+            ),
+        ],
+        ids=str,
+    )
+    def test_what_needs_versions_is_refused_where_none_are_recorded(
+        self, flags: dict[str, Any], named: str
+    ) -> None:
+        secret = {"control_token": "424242"}
+        message = refused({**flags, **secret, "record_token_versions": False})
+        assert message == (
+            "--no-record-token-versions leaves the version of every token unknown, which "
+            f"{named} must know; leave recording on, or leave {named} out"
+        )
+        load_settings(flags)
+        load_settings({"record_token_versions": False})
+
+    @pytest.mark.parametrize("value", ["0", "-1", "some"])
+    def test_a_span_of_versions_is_a_number_of_at_least_one(self, value: str) -> None:
+        assert refused({"max_version_span": value}).startswith(f"--max-version-span is '{value}': ")
 
     def test_every_bad_value_has_a_line(self) -> None:
         assert len(refused({"match": "x", "listen": "x", "context_window": "x"}).splitlines()) == 3

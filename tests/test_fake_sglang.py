@@ -326,6 +326,45 @@ async def test_an_abort_in_the_waiting_queue_returns_no_ids_and_sparse_meta_info
         assert ids_of(await first) == [1, 2, EOS]
 
 
+async def test_a_request_too_many_for_the_queue_is_a_503_and_in_a_stream_an_abort_with_that_status() -> None:
+    async with running(max_running_requests=1, max_queued_requests=1) as (engine, client):
+        hold = await held(engine, [1, 2], 1)
+        first = await background(whole(client))
+        await engine.wait_tokens((await engine.wait_requests(1))[0], 1)
+        second = await background(whole(client))
+        await engine.wait_until(lambda: len(engine.state.jobs) == 2)
+        status, refusal = await post(client, "/generate", body())
+        assert (status, refusal["message"]) == (503, "The request queue is full.")
+        [event] = await stream(client)
+        reason = event["meta_info"]["finish_reason"]
+        assert (reason["type"], reason["status_code"]) == ("abort", 503)
+        assert event["output_ids"] == []
+        hold.set()
+        assert ids_of(await first) == [1, 2, EOS]
+        assert ids_of(await second)
+
+
+@pytest.mark.parametrize(
+    ("version", "flag", "missing"),
+    [
+        ("0.5.9", "stream_output", {"num_retractions", "output_token_logprobs_length", "weight_versions"}),
+        ("0.5.11", "incremental_streaming_output", {"num_retractions", "weight_versions"}),
+        ("0.5.18", "incremental_streaming_output", {"weight_versions"}),
+        ("0.5.19", "incremental_streaming_output", set()),
+    ],
+)
+async def test_an_older_server_lacks_what_came_later(version: str, flag: str, missing: set[str]) -> None:
+    later = {"num_retractions", "output_token_logprobs_length", "weight_versions"}
+    async with running(version=version, incremental=True) as (engine, client):
+        engine.replies.append(Reply(ids=[1, 2]))
+        last = (await stream(client))[-1]
+        assert later - last["meta_info"].keys() == missing
+        async with client.get("/server_info") as response:
+            info = await response.json()
+        assert info[flag] is True
+        assert info["version"] == version
+
+
 async def test_a_script_can_keep_a_request_in_the_waiting_queue_once() -> None:
     async with running() as (engine, client):
         engine.replies.append(Reply(ids=[1, 2], queue=asyncio.Event()))
@@ -421,7 +460,7 @@ async def test_a_version_that_changes_inside_a_request_gives_two_spans(
         assert (await post(client, "/pause_generation", {"mode": mode}))[0] == 200
         hold.set()
         assert (await client.post("/flush_cache")).status == flushed
-        update = {"model_path": "new", "weight_version": "v2"}
+        update = {"model_path": "new", "weight_version": "v2", "flush_cache": mode == "retract"}
         assert (await post(client, "/update_weights_from_disk", update))[1]["success"] is True
         assert request.output_ids == [1, 2]
         await post(client, "/continue_generation", {})

@@ -146,3 +146,21 @@ class TestStopIds:
         (directory / "config.json").write_bytes(content.encode(errors="surrogateescape"))
         with pytest.raises(ModelFilesError, match=r"config.json is no JSON"):
             read_model(str(directory))
+
+
+class TestVocabulary:
+    @pytest.mark.parametrize(
+        ("config", "rows"),
+        [
+            ({"vocab_size": 2}, 2),
+            ({"text_config": {"vocab_size": 3}}, 3),
+            ({"vocab_size": None, "text_config": None}, None),
+            (None, None),
+        ],
+    )
+    def test_the_models_config_says_how_many_ids_it_has_rows_for(
+        self, directory: Path, config: Any, rows: int | None
+    ) -> None:
+        if config is not None:
+            write(directory, "config.json", config)
+        assert read_model(str(directory)).vocab_size == rows

@@ -54,6 +54,8 @@ class EngineRequest:
     max_new_tokens: int
     stop_token_ids: tuple[int, ...]
     stream_interval: int
+    routed_experts_start: int | None = None
+    """Ask for the routed experts from this row on; None: not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +87,4 @@ class EngineInfo:
     version: str | None
     tool_call_parser: str | None
     reasoning_parser: str | None
+    returns_routed_experts: bool | None = None

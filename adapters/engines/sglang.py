@@ -20,8 +20,10 @@ from adapters.engines.base import (
     Finish,
     ReportedVersions,
 )
+from adapters.engines.routed_experts import RoutedReply, routed_reply
 
 SESSION_HEADER = "X-SMG-Routing-Key"
+_LARGEST_ID = 2**31 - 1
 
 
 def generate_body(request: EngineRequest) -> bytes:
@@ -36,7 +38,10 @@ def generate_body(request: EngineRequest) -> bytes:
         "no_stop_trim": True,
         "stream_interval": request.stream_interval,
     }
-    rest = orjson.dumps({"sampling_params": parameters, "rid": request.rid, "return_logprob": True, "stream": True})
+    fields = {"sampling_params": parameters, "rid": request.rid, "return_logprob": True, "stream": True}
+    if request.routed_experts_start is not None:
+        fields |= {"return_routed_experts": True, "routed_experts_start_len": request.routed_experts_start}
+    rest = orjson.dumps(fields)
     return b'{"input_ids":[' + request.input_ids_json + b"]," + rest[1:]
 
 
@@ -56,6 +61,8 @@ class ReplyReader:
         self.versions = ReportedVersions()
         self.weight_version: str | None = None
         """The version that the newest chunk named, finished or not."""
+        self.routed: RoutedReply | None = None
+        """Which experts processed the tokens, not decoded; comes with the last chunk, if it was asked for."""
         self._cumulative: bool | None = None
 
     def read(self, chunk: Mapping[str, Any]) -> None:
@@ -75,6 +82,7 @@ class ReplyReader:
             self.weight_version = version
         if reason is not None:
             self.versions = _versions(meta, len(self.output_ids))
+            self.routed = routed_reply(meta, len(self.output_ids))
             self.finish = _finish(reason)
 
     def _take(self, chunk: Mapping[str, Any], meta: Mapping[str, Any], *, aborted: bool) -> None:
@@ -115,6 +123,8 @@ def _checked_logprobs(ids: list[int], entries: list[Any], first: int) -> list[fl
     """Logprobs of new ids, element by element; `first` is the position of `ids[0]` in the reply."""
     logprobs = []
     for position, (index, entry) in enumerate(zip(ids, entries, strict=True), first):
+        if type(index) is not int or not 0 <= index <= _LARGEST_ID:
+            raise ContractError(f"output_ids[{position}] is {index!r}; a token id is an int32 of at least 0")
         if entry[1] != index:
             raise ContractError(f"output_ids[{position}] is {index}, but its logprob is of token {entry[1]}")
         logprob = entry[0]
@@ -194,4 +204,5 @@ def engine_info(
         version=server_info.get("version"),
         tool_call_parser=model_info.get("tool_call_parser"),
         reasoning_parser=model_info.get("reasoning_parser"),
+        returns_routed_experts=server_info.get("enable_return_routed_experts"),
     )

@@ -12,7 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sidecar.generation.engine_state import EngineState
-from sidecar.generation.pauses import Pauses
+from sidecar.generation.gate import SCOPE_ALL
+from sidecar.generation.pauses import PAUSE_MODES, PAUSE_SCOPES, Pauses
 from sidecar.tito.model import Model
 from sidecar.tito.modes import BuildModes
 
@@ -30,6 +31,7 @@ class StatusRoutes:
     pauses: Pauses
     model: Model
     modes: BuildModes
+    routing_replay: bool = False
 
     def routes(self) -> list[Route]:
         """All routes of the control plane's status."""
@@ -49,8 +51,8 @@ class StatusRoutes:
         await self.engine.refresh(_PROBE_SECONDS)
         if request.query_params.get("engine") == "1" and not self.engine.answered:
             problems.append("the engine has not answered yet")
-        engine = "up" if self.engine.error is None else "down"
-        body = {"ready": not problems, "problems": problems, "engine": engine, "paused": not self.pauses.gate.open}
+        paused = self.pauses.gate.find(SCOPE_ALL) is not None
+        body = {"ready": not problems, "problems": problems, "engine": self.engine.state, "paused": paused}
         return _json(body, 503 if problems else 200)
 
     async def capabilities(self, request: Request) -> Response:
@@ -60,8 +62,9 @@ class StatusRoutes:
             {
                 "token_build_modes": [self.modes.token_build_mode],
                 "history_thinking": self.modes.recorded()["history_thinking"],
-                "pause_modes": ["abort"],
-                "pause_scopes": ["all"],
+                "pause_modes": list(PAUSE_MODES),
+                "pause_scopes": list(PAUSE_SCOPES),
+                "routing_replay": self.routing_replay,
                 "partial_rollout": True,
                 "trajectory_arrays": ["json"],
                 "protocols": ["chat_completions"],
@@ -80,7 +83,9 @@ class StatusRoutes:
                     "incremental_streaming_output": info.incremental,
                     "tool_call_parser": info.tool_call_parser,
                     "reasoning_parser": info.reasoning_parser,
+                    "returns_routed_experts": info.returns_routed_experts,
                     "error": self.engine.error,
+                    "workers": self.engine.workers,
                 },
             }
         )

@@ -58,7 +58,7 @@ class ChatCompletions:
             raise refusal_of(error) from error
         wake = asyncio.Event()
         readers = _readers(admitted, wake)
-        step_ids = [run.step_id for run in admitted.runs] or [node.record.step_id for node in admitted.replayed]
+        step_ids = [run.step_id for run in admitted.runs] + [node.record.step_id for node in admitted.replayed]
         headers = {"x-session-id": session_id, "x-step-id": ",".join(step_ids)}
         if admitted.clamped_max_tokens is not None:
             headers["x-tito-max-tokens"] = str(admitted.clamped_max_tokens)

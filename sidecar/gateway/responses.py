@@ -24,6 +24,7 @@ from sidecar.sessions.errors import refusal_of
 from sidecar.sessions.session import Session
 from sidecar.sessions.step_run import StepResult
 from sidecar.tito.codec import Codec
+from sidecar.web.connection import break_off
 from sidecar.web.refusals import refusal_response
 
 log = logging.getLogger(__name__)
@@ -97,22 +98,23 @@ class StepResponse(Response):
             await asyncio.wait({self._gone, writer}, return_when=asyncio.FIRST_COMPLETED)
             if not writer.done():
                 writer.cancel()
-            await self._end_of(writer)
+            await self._end_of(writer, scope)
         finally:
             for task in (self._gone, writer):
                 task.cancel()
             for reader in self._exchange.readers:
                 reader.close()
 
-    async def _end_of(self, writer: asyncio.Task[None]) -> None:
+    async def _end_of(self, writer: asyncio.Task[None], scope: Scope) -> None:
         try:
             await writer
         except asyncio.CancelledError:
             pass
         except (AgentGone, BrokenReply) as error:
-            # A response that is left without its end closes the connection.
             exchange = self._exchange
             log.info("reply cut: session_id=%s id=%s: %s", exchange.session.session_id, exchange.head.id, error)
+            break_off(scope)  # a response without its end; closing would wait for an agent that reads nothing
+            await self._gone
 
     async def _write(self, scope: Scope, receive: Receive) -> None:
         raise NotImplementedError
@@ -142,6 +144,7 @@ class StepResponse(Response):
 
     async def _complete(self, results: Sequence[StepResult]) -> None:
         """All bytes were accepted: if the agent is still there, it has the reply. Then end the body."""
+        await self._emit_body(b"")  # uvicorn writes first and waits for a slow peer with the next message
         await asyncio.sleep(0)  # let a disconnect that the transport has seen be noticed
         if not self._gone.done():
             for result in results:

@@ -9,25 +9,29 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from adapters.engines.base import (
+    EngineError,
     EngineFailure,
     EngineRequest,
     EngineUnreachable,
     ReportedVersions,
 )
 from adapters.engines.sglang import ReplyReader, generate_body
-from sidecar.generation.gate import Gate
+from sidecar.generation.active import ActiveCalls
+from sidecar.generation.call_versions import CallVersions
+from sidecar.generation.gate import SCOPE_ALL, Gate
 from sidecar.generation.generation import Generation
-from sidecar.generation.signal import Signal
 from sidecar.generation.transport import EngineTransport
 from sidecar.tito.reply_text import ReplyText
 
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.1, 5.0
-_REPEAT_ABORT, _CUT_AFTER = 0.2, 2.0
+_LAST_CHUNK = 5.0
+"""Seconds that a call which was aborted for its routed experts may take to send them."""
 
 
 class Stalled(Exception):  # noqa: N818 - a state of the engine
@@ -43,51 +47,79 @@ class Limits:
 
 
 class Controller:
-    """Drives generations of all sessions. `active` maps the rids in flight to what cuts their connections."""
+    """Drives generations of all sessions. `active` are the engine calls in flight.
+    Without `record_versions` every sampled token's version is "unknown"."""
 
-    def __init__(self, transport: EngineTransport, gate: Gate, limits: Limits) -> None:
+    def __init__(
+        self, transport: EngineTransport, gate: Gate, limits: Limits, *, record_versions: bool = True
+    ) -> None:
         self._transport = transport
         self._gate = gate
         self._limits = limits
-        self.active: dict[str, asyncio.Timeout] = {}
+        self._record_versions = record_versions
+        self.active = ActiveCalls(transport.workers)
         self.weight_version: str | None = None
         """The version that the engine named last."""
-        self._ended = Signal()
         self.incremental: bool | None = None
         """Whether the engine's streams carry deltas; None until it said so."""
 
-    async def run(self, generation: Generation, fresh_text: Callable[[], ReplyText]) -> None:
+    async def run(
+        self,
+        generation: Generation,
+        fresh_text: Callable[[], ReplyText],
+        check_version: Callable[[str | None], None] = lambda version: None,
+    ) -> None:
         """Sample until the model, the budget or a stop string ends the reply; then `generation.finish` is set.
 
-        Raises `Stalled`, or the engine's error if it cannot be retried; the ids sampled so far stay."""
+        Before each engine call `check_version` is given the version that the engine named last. Raises what it
+        raises, `Stalled`, or the engine's error if it cannot be retried; the ids sampled so far stay."""
         failures = stalled = 0
         if generation.output_ids:  # its agent left in the middle, and a retry came
             self._prepare_resume(generation, fresh_text)
-        while not generation.settle():
-            await self._gate.wait_open()
+        while not self._complete(generation, fresh_text):
+            await generation.settle_rows()
+            # from here to the request nothing is awaited: a pause finds each call at the gate or in flight
+            await self._gate.wait_open(generation.request.scopes)
+            check_version(self.weight_version)
             held = len(generation.output_ids)
             try:
                 await self._attempt(generation)
             except (EngineUnreachable, EngineFailure) as error:
                 if isinstance(error, EngineFailure) and error.status != 503:
                     raise
-                progress = generation.request.resumable and len(generation.output_ids) > held
-                failures = 1 if progress else failures + 1
+                if self._gate.open_for(generation.request.scopes):  # else a pause may well have caused it
+                    progress = generation.request.resumable and len(generation.output_ids) > held
+                    failures = 1 if progress else failures + 1
                 if failures > self._limits.engine_retries:
                     raise
                 if generation.finish is None:
                     self._prepare_resume(generation, fresh_text)
+                if generation.finish is None and self._gate.open_for(generation.request.scopes):
                     await _back_off(failures)
                 continue
             failures = 0
             if generation.finish is not None:
-                return
-            stalled = stalled + 1 if self._gate.open and len(generation.output_ids) == held else 0
+                continue
+            stalled = (
+                stalled + 1
+                if self._gate.open_for(generation.request.scopes) and len(generation.output_ids) == held
+                else 0
+            )
             self._prepare_resume(generation, fresh_text)
             if stalled > self._limits.max_stalled_resumes:
                 raise Stalled(f"the engine ended the call {stalled} times without a new token")
             if stalled:
                 await _back_off(stalled)
+
+    @staticmethod
+    def _complete(generation: Generation, fresh_text: Callable[[], ReplyText]) -> bool:
+        if not generation.settle():
+            return False
+        if generation.must_restart:
+            generation.preemptions += 1
+            generation.restart(fresh_text())
+            return False
+        return True
 
     @staticmethod
     def _prepare_resume(generation: Generation, fresh_text: Callable[[], ReplyText]) -> None:
@@ -103,22 +135,25 @@ class Controller:
         rid = uuid.uuid4().hex  # SGLang aborts by prefix and kills a rid that is used again within 2 s
         start = len(generation.output_ids)
         reader = ReplyReader()
-        first_version: str | None = None
+        versions = CallVersions(self.weight_version)
         lifeline = asyncio.timeout(None)
         try:
             body = self._body(rid, generation)
             # leaving the stream early closes its connection, and SGLang aborts the call
             async with lifeline, aclosing(self._transport.generate(body, generation.request.session_id)) as chunks:
-                self.active[rid] = lifeline
+                self.active.add(rid, generation.request.scopes, lifeline)
                 async for chunk in chunks:
                     held = len(reader.output_ids)
                     try:
                         reader.read(chunk)
                     finally:  # an error that may be retried comes with ids, too
-                        first_version = first_version or reader.weight_version
+                        versions.read(reader)
+                        self.weight_version = reader.weight_version or self.weight_version
                         generation.append(reader.output_ids[held:], reader.logprobs[held:])
-                    if generation.finish is not None:
-                        return  # a stop string of the client's
+                    if generation.finish is not None:  # a stop string of the client's
+                        if generation.rows is not None and reader.finish is None:
+                            await self._read_on(rid, chunks, reader)
+                        return
                     if reader.finish is not None:
                         if reader.finish.kind != "abort":
                             generation.finish = reader.finish
@@ -128,17 +163,20 @@ class Controller:
             if not lifeline.expired():
                 raise
         finally:
-            self.active.pop(rid, None)
-            self._ended.notify()
-            generation.stamp(start, self._versions(reader, first_version))
+            self.active.remove(rid)
+            reported = versions.reported if self._record_versions else ReportedVersions()
+            generation.stamp(start, reported, changed=versions.changed)
+            generation.rows_came(reader.routed, start)
 
-    def _versions(self, reader: ReplyReader, first_version: str | None) -> ReportedVersions:
-        """Spans if the server gave them. One name is true only if it did not change inside the call."""
-        self.weight_version = reader.weight_version or self.weight_version
-        if reader.versions.spans:
-            return reader.versions
-        unchanged = reader.weight_version == first_version
-        return ReportedVersions(single=reader.weight_version if unchanged else None)
+    async def _read_on(self, rid: str, chunks: AsyncIterator[dict[str, Any]], reader: ReplyReader) -> None:
+        """To the last chunk, with which the routed experts come, of a call whose ids are complete without it."""
+        with suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(_LAST_CHUNK):
+                await self._transport.workers.abort(rid)
+                async for chunk in chunks:
+                    reader.read(chunk)
+                    if reader.finish is not None:
+                        return
 
     def _body(self, rid: str, generation: Generation) -> bytes:
         request = generation.request
@@ -147,10 +185,11 @@ class Controller:
                 rid=rid,
                 session_id=request.session_id,
                 input_ids_json=generation.input_ids_json(),
-                sampling=request.sampling,
+                sampling=generation.sampling,
                 max_new_tokens=generation.budget,
                 stop_token_ids=tuple(sorted(request.stop_ids)),
                 stream_interval=self._stream_interval(request.max_new_tokens, request.streaming),
+                routed_experts_start=generation.rows.end if generation.rows is not None else None,
             )
         )
 
@@ -160,32 +199,13 @@ class Controller:
             return 1 if streaming else 8
         return max(8, max_new_tokens // (64 if streaming else 16))
 
-    async def abort_active(self, timeout: float) -> tuple[list[str], list[str]]:
-        """Abort everything in flight until it has ended. `(ended, failed)` rids; `failed` still ran after `timeout`
-        seconds.
-
-        Aborts are repeated: a rid that the engine does not know yet is a silent no-op there. Where the engine
-        cannot be asked (a router), or does not react (a call that it holds at a pause of its own is marked as
-        aborted and never is, SGLang 0.5.23), the connection is cut, which aborts too."""
-        wanted = list(self.active)
-        started = now = asyncio.get_running_loop().time()
-        while (remaining := self._still_active(wanted)) and (now == started or now < started + timeout):
-            asked = await asyncio.gather(*(self._transport.abort(rid) for rid in remaining))
-            for rid, accepted in zip(remaining, asked, strict=True):
-                if rid in self.active and not (accepted and now < started + _CUT_AFTER):
-                    self.active[rid].reschedule(now)
-            await self._wait_ended(wanted, min(_REPEAT_ABORT, max(0.0, started + timeout - now)))
-            now = asyncio.get_running_loop().time()
-        return [rid for rid in wanted if rid not in remaining], remaining
-
-    def _still_active(self, rids: list[str]) -> list[str]:
-        return [rid for rid in rids if rid in self.active]
-
-    async def _wait_ended(self, rids: list[str], seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while self._still_active(rids):
-                    await self._ended.wait()
+    async def abort_active(self, timeout: float, scope: str = SCOPE_ALL) -> tuple[list[str], list[str]]:
+        """Abort what is in flight in a scope until it has ended. `(ended, failed)` rids; `failed` still ran after
+        `timeout` seconds."""
+        rids = self.active.of(scope)
+        await self.active.abort(rids, timeout, lambda: True)
+        failed = set(self.active.still(rids))
+        return [rid for rid in rids if rid not in failed], [rid for rid in rids if rid in failed]
 
 
 async def _back_off(attempt: int) -> None:

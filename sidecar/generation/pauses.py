@@ -1,7 +1,9 @@
-"""Pausing and resuming all generation around a weight update, durably. One event loop.
+"""Pausing and resuming generation around a weight update, durably. One event loop.
 
-Pauses are rows in the store, read before the gate first opens, so a sidecar that restarts in the middle of an
-update stays paused. A lease that runs out opens the gate and is logged as an error: the trainer lost its hold.
+Three modes close the gate and differ in what becomes of calls that run: `abort` ends them and keeps their ids,
+`drain` waits for their natural ends, `hold` leaves them to a pause of the engine's own. Pauses are rows in the
+store, read before the gate first opens, so a sidecar that restarts in the middle of an update stays paused. A lease
+that runs out opens the gate and is logged as an error: the trainer lost its hold.
 """
 
 from __future__ import annotations
@@ -10,20 +12,44 @@ import asyncio
 import logging
 import time
 import uuid
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
+from adapters.engines.base import EngineError
 from sidecar.generation.controller import Controller
 from sidecar.generation.engine_state import EngineState
-from sidecar.generation.gate import Gate, Pause, PauseConflict
+from sidecar.generation.gate import SCOPE_ALL, Gate, Pause, PauseConflict
+from sidecar.generation.workers import Workers
 from sidecar.store.protocol import PauseRow, Store, StoreError
 
 log = logging.getLogger(__name__)
 
-SCOPE_ALL = "all"
+PauseMode = Literal["abort", "drain", "hold"]
+PAUSE_MODES: tuple[PauseMode, ...] = get_args(PauseMode)
+PAUSE_SCOPES = ("all", "session", "instance")
+_DISCOVER_SECONDS = 2.0
+_SHORTEST_CHECK, _LONGEST_CHECK = 1.0, 10.0
 
 
 class EngineNotReady(Exception):  # noqa: N818 - a state of the engine
-    """The engine does not answer, so nothing is resumed."""
+    """A worker does not answer, or they have different weights, so nothing is resumed."""
+
+
+class HoldRefused(Exception):  # noqa: N818 - what the engine cannot do
+    """The engine does not say which weights sampled which token, so a held call's versions would be unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRequest:
+    """What a trainer asks for. `mode` and `scope` are None where a renewal by `pause_id` does not name them;
+    `timeout` in seconds is how long a pause waits for what runs; `lease_seconds` None: the default."""
+
+    scope: str | None = None
+    mode: PauseMode | None = None
+    reason: str | None = None
+    pause_id: str | None = None
+    timeout: float = 30.0
+    lease_seconds: float | None = None
 
 
 class Pauses:
@@ -32,7 +58,7 @@ class Pauses:
     def __init__(self, store: Store, lease_seconds: float) -> None:
         self._store = store
         self._lease_seconds = lease_seconds
-        self._forgetting: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
         self.rollout_epoch = 0
         """Resumes so far."""
@@ -43,72 +69,129 @@ class Pauses:
         for row in await self._store.list_pauses():
             if row.lease_expires_at > time.time():
                 self.gate.add(Pause(row.pause_id, row.scope, row.mode, row.reason, row.lease_expires_at))
-                log.warning("still paused: pause_id=%s reason=%s", row.pause_id, row.reason)
+                log.warning(
+                    "still paused: pause_id=%s scope=%s mode=%s reason=%s",
+                    row.pause_id, row.scope, row.mode, row.reason,
+                )  # fmt: skip
             else:
                 await self._store.delete_pauses([row.pause_id])
 
     async def pause(
-        self,
-        controller: Controller,
-        *,
-        mode: str,
-        reason: str | None,
-        pause_id: str | None,
-        timeout: float,
-        lease_seconds: float | None,
+        self, controller: Controller, engine: EngineState, workers: Workers, asked: PauseRequest
     ) -> dict[str, Any]:
-        """Close the gate, abort what runs and wait until it has ended, for `timeout` seconds at most.
+        """Close the gate for a scope and let what runs in it end as the mode says, for `timeout` seconds at most.
 
-        Raises `PauseExpired` for an unknown `pause_id`, `PauseConflict` for another mode of the same scope."""
-        expires = time.time() + (lease_seconds or self._lease_seconds)
+        Raises `PauseExpired` for a `pause_id` that is not in force (any more), `PauseConflict` for another mode of
+        the same scope, `HoldRefused`."""
+        lease = asked.lease_seconds or self._lease_seconds
+        if asked.mode == "hold" and asked.pause_id is None and self.gate.find(SCOPE_ALL) is None:
+            await self._check_hold(engine, asked.timeout)
         async with self._lock:
-            current = self.gate.find(SCOPE_ALL)
-            if pause_id is not None or current is not None:
-                pause = self.gate.require(pause_id or (current.pause_id if current else ""))
-                if pause.mode != mode:
-                    raise PauseConflict(f"already paused by {pause.pause_id} in mode {pause.mode}, not {mode}")
-                pause = self.gate.renew(pause.pause_id, expires)
-                status = "already_paused"
-            else:
-                pause = Pause(uuid.uuid4().hex, SCOPE_ALL, mode, reason, expires)
-                self.gate.add(pause)
-                status = "paused"
+            # the pause itself is the sign of life while it waits
+            pause, status = self._begin(asked, time.time() + asked.timeout + lease)
             await self._save(pause, new=status == "paused")
-        ended, failed = await controller.abort_active(timeout)
+        rids = controller.active.of(pause.scope)
+        await self._end_calls(controller, workers, pause, rids, asked.timeout)
+        pause = await self._start_lease(pause, lease)
+        running = controller.active.of(pause.scope)
+        left = set(controller.active.still(rids))
+        log.info(
+            "%s: pause_id=%s scope=%s mode=%s active=%d suspended=%d",
+            status, pause.pause_id, pause.scope, pause.mode, len(running), self.gate.held(pause.scope),
+        )  # fmt: skip
+        aborted = rids if pause.mode == "abort" else []
         return {
             "status": status,
             "pause_id": pause.pause_id,
-            "quiesced": not controller.active,
+            "quiesced": not running,
+            "scope": pause.scope,
             "mode": pause.mode,
-            "active": len(controller.active),
-            "suspended": self.gate.suspended,
-            "preempted_request_ids": ended,
-            "abort_failed_request_ids": failed,
+            "active": len(running),
+            "suspended": self.gate.held(pause.scope),
+            "preempted_request_ids": [rid for rid in aborted if rid not in left],
+            "abort_failed_request_ids": [rid for rid in aborted if rid in left],
+            "running_request_ids": running,
             "version": controller.weight_version,
         }
 
+    @staticmethod
+    async def _check_hold(engine: EngineState, timeout: float) -> None:
+        lacking = await engine.without_spans(min(max(timeout, _SHORTEST_CHECK), _LONGEST_CHECK))
+        if lacking:
+            raise HoldRefused(
+                f"mode hold needs an engine that gives weight_versions (SGLang >= 0.5.19): {'; '.join(lacking)}; "
+                "pause in mode abort or drain"
+            )
+
+    def _begin(self, asked: PauseRequest, expires: float) -> tuple[Pause, str]:
+        """The pause in force now, and whether it was before. A renewal keeps what it does not name."""
+        scope = asked.scope or SCOPE_ALL
+        current = self.gate.find(scope) if asked.pause_id is None else self.gate.require(asked.pause_id)
+        if current is None:
+            pause = Pause(uuid.uuid4().hex, scope, asked.mode or "abort", asked.reason, expires)
+            self.gate.add(pause)
+            return pause, "paused"
+        mode = asked.mode or (current.mode if asked.pause_id is not None else "abort")
+        if mode != current.mode:
+            raise PauseConflict(
+                f"{current.scope} is paused by {current.pause_id} in mode {current.mode}, not {mode}"
+            )
+        if asked.pause_id is not None and asked.scope not in (None, current.scope):
+            raise PauseConflict(f"pause {current.pause_id} is of {current.scope}, not of {asked.scope}")
+        return self.gate.renew(current.pause_id, expires), "already_paused"
+
     async def _save(self, pause: Pause, *, new: bool) -> None:
-        row = PauseRow(pause.pause_id, pause.scope, pause.mode, pause.reason, pause.lease_expires_at)
         try:
-            await self._store.save_pause(row)
+            await self._store.save_pause(_row(pause))
         except BaseException:
             if new:  # the caller was given no id to lift it with
                 self.gate.lift(pause.pause_id)
             raise
 
+    async def _end_calls(
+        self, controller: Controller, workers: Workers, pause: Pause, rids: list[str], timeout: float
+    ) -> None:
+        def in_force() -> bool:
+            return pause.pause_id in self.gate
+
+        if pause.mode == "abort" and rids:
+            self._spawn(_discover(workers))  # meanwhile those known are asked
+            await controller.active.abort(rids, timeout, in_force)
+        elif pause.mode == "drain":
+            await controller.active.wait_ended(rids, timeout, in_force)
+
+    async def _start_lease(self, pause: Pause, lease: float) -> Pause:
+        """Let the lease run from now, unless somebody renewed the pause while it waited."""
+        current = self.gate.require(pause.pause_id)
+        if current.lease_expires_at != pause.lease_expires_at:
+            return current
+        renewed = self.gate.renew(pause.pause_id, time.time() + lease)
+        try:
+            await self._store.save_pause(_row(renewed))
+        except StoreError as error:  # the row says a later end, and is deleted at this one
+            log.warning("the store keeps an older lease: pause_id=%s: %s", pause.pause_id, error)
+        return renewed
+
     async def resume(self, controller: Controller, engine: EngineState, pause_id: str | None) -> dict[str, Any]:
-        """Lift one pause, or all with None. Raises `PauseExpired`, `EngineNotReady` (still paused then)."""
+        """Lift one pause, or with None all that were in force when it was asked.
+
+        Raises `PauseExpired`, `EngineNotReady` (still paused then)."""
+        if self.gate.open and pause_id is None:
+            return self._resumed("already_running", controller)
+        asked = self.gate.pauses if pause_id is None else [self.gate.require(pause_id)]
+        problem = await engine.problem()  # not under the lock: a worker that hangs must not hold up a pause
+        if problem is not None:
+            raise EngineNotReady(f"{problem}; still paused")
         async with self._lock:
-            if self.gate.open and pause_id is None:
-                return self._resumed("already_running", controller)
             if pause_id is not None:
                 self.gate.require(pause_id)
-            if not await engine.check():
-                raise EngineNotReady(f"the engine does not answer ({engine.error}); still paused")
-            ids = [pause_id] if pause_id is not None else [pause.pause_id for pause in self.gate.pauses]
+            ids = [pause.pause_id for pause in asked if pause.pause_id in self.gate]
             await self._store.delete_pauses(ids)  # first: a pause that stays in the store has to be lifted again
-            self.gate.lift(pause_id)
+            for one in ids:
+                if one in self.gate:  # else it ran out meanwhile
+                    self.gate.lift(one)
             self.rollout_epoch += 1
+            log.info("resumed: pause_ids=%s version=%s", ",".join(ids), controller.weight_version)
             return self._resumed("resumed", controller)
 
     @staticmethod
@@ -126,8 +209,8 @@ class Pauses:
             "suspended": self.gate.suspended,
         }
 
-    def state(self, controller: Controller) -> dict[str, Any]:
-        """The reply of `pause_state`."""
+    def state(self, controller: Controller, engine: EngineState) -> dict[str, Any]:
+        """The reply of `pause_state`. `workers` are as of the last time they were asked."""
         return {
             "paused": not self.gate.open,
             "pauses": [
@@ -137,6 +220,8 @@ class Pauses:
                     "mode": pause.mode,
                     "reason": pause.reason,
                     "lease_expires_at": pause.lease_expires_at,
+                    "active": len(controller.active.of(pause.scope)),
+                    "suspended": self.gate.held(pause.scope),
                 }
                 for pause in self.gate.pauses
             ],
@@ -144,20 +229,34 @@ class Pauses:
             "rollout_epoch": self.rollout_epoch,
             "active": len(controller.active),
             "suspended": self.gate.suspended,
+            "workers": engine.workers,
         }
 
     def _on_expiry(self, pause: Pause) -> None:
         log.error(
-            "pause ran out without a resume: pause_id=%s reason=%s; generation goes on",
-            pause.pause_id,
-            pause.reason,
-        )
-        task = asyncio.get_running_loop().create_task(self._forget(pause.pause_id))
-        self._forgetting.add(task)
-        task.add_done_callback(self._forgetting.discard)
+            "pause ran out without a resume: pause_id=%s reason=%s scope=%s mode=%s; generation goes on",
+            pause.pause_id, pause.reason, pause.scope, pause.mode,
+        )  # fmt: skip
+        self._spawn(self._forget(pause.pause_id))
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _forget(self, pause_id: str) -> None:
         try:
             await self._store.delete_pauses([pause_id])
         except StoreError as error:  # the row says itself when it ended
             log.warning("expired pause stays in the store: pause_id=%s: %s", pause_id, error)
+
+
+async def _discover(workers: Workers) -> None:
+    try:
+        await workers.discover(_DISCOVER_SECONDS)
+    except EngineError as error:
+        log.warning("aborting at the workers that were known: %s", error)
+
+
+def _row(pause: Pause) -> PauseRow:
+    return PauseRow(pause.pause_id, pause.scope, pause.mode, pause.reason, pause.lease_expires_at)

@@ -17,8 +17,10 @@ _NEUTRAL: dict[str, Any] = {
     "repetition_penalty": 1.0,
     "logit_bias": None,
     "json_schema": None,
+    "min_new_tokens": 0,
 }
 _RESTARTS = ("frequency_penalty", "presence_penalty", "repetition_penalty", "json_schema")
+_LEAST = {"max_new_tokens": 1, "min_new_tokens": 0}
 PINNABLE = (*_NEUTRAL, "temperature", "sampling_seed", "max_new_tokens")
 
 
@@ -71,6 +73,6 @@ def check_pin(pin: Mapping[str, Any], where: str) -> dict[str, Any]:
                 raise ValueError(f"{where}.{name} is {value!r}; it can only be pinned to null")
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{where}.{name} is {value!r}; send a number")
-        elif name == "max_new_tokens" and (not isinstance(value, int) or value < 1):
-            raise ValueError(f"{where}.max_new_tokens is {value!r}; send a whole number of at least 1")
+        elif name in _LEAST and (not isinstance(value, int) or value < _LEAST[name]):
+            raise ValueError(f"{where}.{name} is {value!r}; send a whole number of at least {_LEAST[name]}")
     return dict(pin)

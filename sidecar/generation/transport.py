@@ -1,55 +1,65 @@
-"""The engine's HTTP side: streams of `/generate`, aborts, and what the engine says of itself.
+"""The engine's HTTP side: streams of `/generate`.
 
-Generation and control use separate clients, so that an abort never waits behind a thousand open streams.
+Aborts and questions go over `workers`' own clients, so that an abort never waits behind a thousand open streams.
 One event loop; every call may be cancelled at any await, which closes its connection (and SGLang then aborts).
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from typing import Any
 
 import aiohttp
 import orjson
 
-from adapters.engines.base import ContractError, EngineError, EngineInfo, EngineUnreachable
-from adapters.engines.sglang import SESSION_HEADER, engine_info, raise_http_error
+from adapters.engines.base import ContractError, EngineInfo, EngineUnreachable
+from adapters.engines.routed_experts import load_event
+from adapters.engines.sglang import SESSION_HEADER, raise_http_error
+from sidecar.generation.workers import Workers
 
 _CONNECT_SECONDS = 10
-_CONTROL_SECONDS = 10
-_EVENT_LIMIT = 256 * 2**20
-"""Bytes of one SSE event; a cumulative stream repeats all ids and logprobs in each."""
+_WORKER_HEADER = "x-smg-routed-worker-id"
+"""Which worker a call went to, as smg 1.13.0 says; sglang-router 0.3.2 does not."""
+_EVENT_LIMIT = 2**30
+"""Bytes of one SSE event; a cumulative stream repeats all ids and logprobs in each, and the routed experts of 128K
+tokens are 350 MB."""
 
 
 class EngineTransport:
-    """`url` is one SGLang server. After `silence` seconds without a byte it is asked whether it lives."""
+    """`url` is an SGLang server or a router. After `silence` seconds without a byte it is asked if it lives."""
 
     def __init__(self, url: str, api_key: str | None, admin_key: str | None, silence: float) -> None:
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        admin = admin_key or api_key
-        self._admin_headers = {"Authorization": f"Bearer {admin}"} if admin else {}
         self._silence = silence
         self._streams: aiohttp.ClientSession | None = None
-        self._control: aiohttp.ClientSession | None = None
+        self.workers = Workers(url, api_key, admin_key)
+        """The servers behind `url`."""
 
     async def start(self) -> None:
         """Make the clients; nothing is sent yet."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
         self._streams = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30), timeout=timeout, auto_decompress=True
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30, socket_factory=_kept_alive),
+            timeout=timeout,
+            auto_decompress=True,
         )
-        self._control = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=_CONTROL_SECONDS)
-        )
+        await self.workers.start()
 
     async def close(self) -> None:
-        """Close both clients and their connections."""
-        for client in (self._streams, self._control):
-            if client is not None:
-                await client.close()
+        """Close the clients and their connections."""
+        if self._streams is not None:
+            await self._streams.close()
+        await self.workers.close()
+
+    async def info(self) -> EngineInfo:
+        """What the engine says of itself. Raises `EngineError` if nobody behind it answers."""
+        survey = await self.workers.survey()
+        if survey.merged is None:
+            raise next(worker.failure for worker in survey.workers if worker.failure is not None)
+        return survey.merged
 
     async def generate(self, body: bytes, session_id: str) -> AsyncGenerator[dict[str, Any]]:
         """Payloads of one `/generate` stream, up to `[DONE]`.
@@ -59,7 +69,7 @@ class EngineTransport:
         assert self._streams is not None, "start() comes first"
         headers = {**self._headers, SESSION_HEADER: session_id, "Content-Type": "application/json"}
         try:
-            async with self._streams.post(f"{self.url}/generate", data=body, headers=headers) as response:
+            async with await self._opened(body, headers) as response:
                 if response.status != 200:
                     raise_http_error(response.status, await response.read())
                 if response.content_type != "text/event-stream":
@@ -71,6 +81,20 @@ class EngineTransport:
                     yield payload
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise EngineUnreachable(f"{self.url}: {error or type(error).__name__}") from error
+
+    async def _opened(self, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
+        """The beginning of a response. A router passes it on when it has it, and a server that hangs sends none."""
+        assert self._streams is not None, "start() comes first"
+        asked = asyncio.ensure_future(self._streams.post(f"{self.url}/generate", data=body, headers=headers))
+        try:
+            while not (await asyncio.wait({asked}, timeout=self._silence))[0]:
+                if not await self.workers.alive():
+                    raise EngineUnreachable(f"{self.url}: silent for {self._silence:g} s and not alive")
+        except BaseException:
+            asked.add_done_callback(_close_response)
+            asked.cancel()
+            raise
+        return asked.result()
 
     async def _events(self, response: aiohttp.ClientResponse) -> AsyncGenerator[dict[str, Any]]:
         """Split from raw chunks: aiohttp's line reader stops at 512 KB."""
@@ -99,58 +123,29 @@ class EngineTransport:
                 async with asyncio.timeout(self._silence):
                     return await response.content.readany()
             except TimeoutError:
-                if not await self.alive():
+                if not await self.workers.alive(response.headers.get(_WORKER_HEADER)):
                     raise EngineUnreachable(f"{self.url}: silent for {self._silence:g} s and not alive") from None
 
-    async def abort(self, rid: str) -> bool:
-        """Ask for an abort; False if the engine could not be asked (a router, or no connection)."""
-        assert self._control is not None, "start() comes first"
-        try:
-            async with self._control.post(
-                f"{self.url}/abort_request", json={"rid": rid}, headers=self._admin_headers
-            ) as response:
-                return response.status == 200
-        except (aiohttp.ClientError, ConnectionError, TimeoutError):
-            return False
 
-    async def alive(self) -> bool:
-        """Whether the server answers. `/model_info` does so while the engine is paused, `/health` does not."""
-        try:
-            await self._get_json("/model_info")
-        except EngineError:
-            return False
-        return True
+def _close_response(asked: asyncio.Future[aiohttp.ClientResponse]) -> None:
+    if not asked.cancelled() and asked.exception() is None:
+        asked.result().close()
 
-    async def info(self) -> EngineInfo:
-        """What the engine says of itself. Raises `EngineError` if it cannot be asked."""
-        model_info = await self._get_json("/model_info")
-        server_info: dict[str, Any] = {}
-        models: dict[str, Any] = {}
-        with suppress(EngineError):  # both add details; a server without them is served all the same
-            server_info = await self._get_json("/server_info")
-        with suppress(EngineError):
-            models = await self._get_json("/v1/models")
-        return engine_info(model_info, server_info, models)
 
-    async def _get_json(self, path: str) -> dict[str, Any]:
-        assert self._control is not None, "start() comes first"
-        try:
-            async with self._control.get(f"{self.url}{path}", headers=self._headers) as response:
-                body = await response.read()
-        except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
-            raise EngineUnreachable(f"{self.url}{path}: {error or type(error).__name__}") from error
-        if response.status != 200:
-            raise_http_error(response.status, body)
-        try:
-            parsed = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise ContractError(f"{self.url}{path} answers no JSON") from error
-        return parsed if isinstance(parsed, dict) else {}
+def _kept_alive(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket on which the kernel notices a peer that has vanished, also while nothing is to be sent."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):  # macOS calls the first one otherwise
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return made
 
 
 def _payload(data: bytes) -> dict[str, Any]:
     try:
-        parsed = orjson.loads(data)
+        parsed = load_event(data)
     except orjson.JSONDecodeError as error:
         raise ContractError(f"the engine sent an event that is no JSON: {data[:100]!r}") from error
     if not isinstance(parsed, dict):

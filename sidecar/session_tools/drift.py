@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sidecar.session_tools.stored import trajectory_of
+from sidecar.sessions.export import training_rules
 from sidecar.store.protocol import StoredSession, StoreError
 from sidecar.tito.codec import Codec
 from sidecar.tito.drift import DriftTotals, ReplyDrift, SampledReply, Stretch, find_drift, total_drift
 from sidecar.tito.records import StepRecord
-from sidecar.tito.segments import NoSteps, plan_segments
+from sidecar.tito.segments import NoSteps, TrainingRules, plan_segments
 from sidecar.tito.trajectory import Trajectory
 
 
@@ -42,9 +43,7 @@ def session_drift(stored: StoredSession, codec: Codec, tokenizer: str) -> Sessio
         _check_tokenizer(record, codec, tokenizer)
     trajectory = trajectory_of(stored)
     finalization = row.finalization or {}
-    trained = _trained(
-        trajectory, finalization.get("anchor_step_id"), drop_rejected=bool(finalization.get("drop_rejected"))
-    )
+    trained = _trained(trajectory, finalization.get("anchor_step_id"), training_rules(row))
     turns = tuple(
         find_drift(
             codec,
@@ -56,10 +55,10 @@ def session_drift(stored: StoredSession, codec: Codec, tokenizer: str) -> Sessio
     return SessionDrift(row.session_id, row.state, tokenizer, turns, len(stored.steps) - len(turns))
 
 
-def _trained(trajectory: Trajectory, anchor_step_id: str | None, *, drop_rejected: bool) -> set[str]:
+def _trained(trajectory: Trajectory, anchor_step_id: str | None, rules: TrainingRules) -> set[str]:
     """Steps whose tokens train, or would if the session were finalized now."""
     try:
-        plans = plan_segments(trajectory, anchor_step_id, drop_rejected=drop_rejected)
+        plans = plan_segments(trajectory, anchor_step_id, rules)
         return {step_id for plan in plans for step_id in plan.trained}
     except NoSteps:
         return set()

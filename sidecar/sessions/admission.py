@@ -34,6 +34,7 @@ from sidecar.tito.model import Model
 from sidecar.tito.place import Placement, Request, place
 from sidecar.tito.plan import PlannedPrompt, render
 from sidecar.tito.records import Forgiven
+from sidecar.tito.routed_rows import rows_held
 from sidecar.tito.trajectory import Node, ids_to_json, join_ids_json
 
 _THREAD_FROM = 8192
@@ -125,7 +126,18 @@ class Admission:
         finished = session.finished(call.body_hash)[-call.chat.n :]
         if len(finished) == call.chat.n:
             return Admitted(replayed=finished)
-        return None
+        return self._half_finished(session, call)
+
+    @staticmethod
+    def _half_finished(session: Session, call: Call) -> Admitted | None:
+        """The newest call with that body of which some choices are finished and others still run or wait."""
+        running = session.running(call.body_hash)
+        if not running:
+            return None
+        call_id = running[-1].draft.call_id
+        runs = [run for run in running if run.draft.call_id == call_id]
+        done = [node for node in session.finished(call.body_hash) if node.record.call_id == call_id]
+        return Admitted(runs=runs, replayed=done) if len(runs) + len(done) == call.chat.n else None
 
     @staticmethod
     def _request(session: Session, chat: ChatRequest, messages: Sequence[Message]) -> Request:
@@ -173,8 +185,12 @@ class Admission:
                     sampling=draft.sampling,
                     max_new_tokens=budget,
                     stop_ids=self._model.stop_ids,
-                    resumable=is_resumable(draft.sampling),
+                    resumable=self._policy.partial_rollout and is_resumable(draft.sampling),
                     streaming=chat.stream,
+                    instance_id=session.row.instance_id,
+                    one_version=not self._policy.partial_rollout,
+                    experts=self._policy.experts,
+                    rows_held=rows_held(parent, self._policy.experts) if inherited and parent is not None else 0,
                 ),
                 session.new_text(draft),
             )
@@ -190,9 +206,14 @@ class Admission:
 
     def _check_ids(self, prompt: PlannedPrompt) -> None:
         """An id outside the vocabulary takes a whole SGLang server down (0.5.23)."""
-        ids = prompt.context_ids
-        if len(ids) and not (int(np.min(ids)) >= 0 and int(np.max(ids)) < self._model.codec.vocab_size):
-            raise RequestError(500, "the tokenizer made an id outside its vocabulary", kind="server_error")
+        ids, size = prompt.context_ids, self._model.vocab_size
+        if len(ids) and not (int(np.min(ids)) >= 0 and int(np.max(ids)) < size):
+            raise RequestError(
+                500,
+                f"the prompt has an id outside the model's vocabulary of {size} (largest: {int(np.max(ids))}); "
+                "--tokenizer has to be that of the served model",
+                kind="server_error",
+            )
 
     def _draft(self, session: Session, call: Call, prepared: Prepared, sampling: dict[str, object]) -> StepDraft:
         placement, prompt = prepared.placement, prepared.prompt

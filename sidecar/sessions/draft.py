@@ -91,9 +91,8 @@ class StepDraft:
             sampling={**self.sampling, "max_new_tokens": generation.request.max_new_tokens},
             state=state,
             delivered=False,
-            untrainable="off_policy_sampling"
-            if is_off_policy(self.sampling) and not self.train_off_policy
-            else None,
+            untrainable=self._untrainable(generation),
+            routed_rows=generation.routed_rows() if state != "detached" else None,
             prefix=self.prefix,
             replaced=self.replaced,
             template_kwargs=self.template_kwargs,
@@ -102,6 +101,11 @@ class StepDraft:
             created_at=time.time(),
             extra=self.extra,
         )
+
+    def _untrainable(self, generation: Generation) -> str | None:
+        if is_off_policy(self.sampling) and not self.train_off_policy:
+            return "off_policy_sampling"
+        return "replay_rows" if generation.rows_missing() is not None else None
 
 
 def _finish_reason(generation: Generation, reply: Reply | None) -> str:

@@ -15,6 +15,7 @@ from adapters.protocols.errors import RequestError
 from sidecar.generation.controller import Stalled
 from sidecar.sessions.step_run import StepAborted
 from sidecar.store.protocol import StoreError
+from sidecar.tito.version_rules import VersionChanged
 
 _OVERFLOW_WORDS = (
     "longer than the model's context length",
@@ -28,6 +29,17 @@ def session_closed(session_id: str, state: str) -> RequestError:
     """409: SDKs would try again, so they are told not to."""
     return RequestError(
         409, f"session {session_id!r} is {state}; open a new one", code=f"session_{state}", retry=False
+    )
+
+
+def session_of_another_run(session_id: str, run_id: str, asked: str) -> RequestError:
+    """409: weight versions have a meaning within one run only, so a session's steps are all of one run."""
+    return RequestError(
+        409,
+        f"session {session_id!r} has steps of run {run_id!r}, and run_id is {asked!r}; open another session",
+        code="session_of_another_run",
+        param="run_id",
+        retry=False,
     )
 
 
@@ -71,6 +83,8 @@ def refusal_of(error: BaseException) -> RequestError:
         return unavailable(str(error), "engine_stalled")
     if isinstance(error, StoreError):
         return unavailable(f"it could not be stored: {error}", "store_unavailable")
+    if isinstance(error, VersionChanged):
+        return RequestError(502, str(error), kind="server_error", code="trajectory_version_changed", retry=False)
     if isinstance(error, StepAborted):
         return RequestError(409, f"the step was aborted: {error}", code="step_aborted", retry=False)
     return RequestError(500, "internal error; the sidecar's log has the details", kind="server_error")

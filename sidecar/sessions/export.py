@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -15,21 +16,41 @@ from sidecar.tito.records import StepRecord
 from sidecar.tito.rejected import rejected_steps
 from sidecar.tito.segments import (
     SegmentPlan,
+    TrainingRules,
     finish_reason,
     segment_arrays,
     untrainable_steps,
     version_spans,
 )
 from sidecar.tito.trajectory import Trajectory
+from sidecar.tito.version_rules import VersionRules
+
+NO_ROWS: Mapping[str, Any] = MappingProxyType({})
 
 
-def drops_rejected(row: SessionRow) -> bool:
-    """Whether `--drop-rejected` was in force when the session was finalized."""
-    return bool((row.finalization or {}).get("drop_rejected"))
+def recorded_rules(rules: TrainingRules) -> dict[str, Any]:
+    """What a finalization records of the rules in force; `training_rules` reads it."""
+    return {
+        "drop_rejected": rules.drop_rejected,
+        "mask_nonlast_version_tokens": rules.versions.mask_nonlast,
+        "max_version_span": rules.versions.max_span,
+    }
+
+
+def training_rules(row: SessionRow) -> TrainingRules:
+    """The rules that were in force when the session was finalized."""
+    recorded = row.finalization or {}
+    return TrainingRules(
+        drop_rejected=bool(recorded.get("drop_rejected")),
+        versions=VersionRules(
+            mask_nonlast=bool(recorded.get("mask_nonlast_version_tokens")),
+            max_span=recorded.get("max_version_span"),
+        ),
+    )
 
 
 def message_keys(plan: SegmentPlan) -> list[bytes]:
-    """Blob keys that `segment_json` needs."""
+    """Keys of the messages and tools that `segment_json` needs."""
     keys = [stored.key for stored in history_of(plan.leaf) if stored.data is None]
     if plan.leaf.record.tools_hash is not None:
         keys.append(plan.leaf.record.tools_hash)
@@ -45,13 +66,17 @@ def segment_json(
     blobs: Mapping[bytes, bytes],
     *,
     tokenizer: str,
+    routed: Mapping[str, Any] = NO_ROWS,
+    rows_missing: int = 0,
 ) -> dict[str, Any]:
-    """One segment, as `design/tito.md` names its fields. Its arrays are plain lists of equal length."""
+    """One segment, as `design/tito.md` names its fields. Its arrays are plain lists of equal length; `routed` is
+    what `routed_json` made of its rows."""
     arrays = segment_arrays(plan)
     finalization = row.finalization or {}
     records = [node.record for node in plan.nodes]
     leaf = plan.leaf.record
-    reasons = untrainable_steps(trajectory, drop_rejected=drops_rejected(row))
+    rules = training_rules(row)
+    reasons = untrainable_steps(trajectory, rules)
     rejected = rejected_steps(trajectory)
     return {
         "uid": f"{row.session_id}/{index}",
@@ -61,6 +86,7 @@ def segment_json(
         "segment_index": index,
         "segment_count": count,
         **arrays,
+        **routed,
         "messages": _messages(plan, blobs),
         "tools": orjson.loads(blobs[leaf.tools_hash]) if leaf.tools_hash is not None else None,
         "finish_reason": finish_reason(plan),
@@ -84,8 +110,9 @@ def segment_json(
             "untrainable": _untrainable(plan, trajectory, reasons),
             "rejected": [record.step_id for record in records if record.step_id in rejected],
             "forgiven": [_forgiven(record) for record in records if record.forgiven],
+            **({"routed_rows_missing": rows_missing} if rows_missing else {}),
             "truncated": leaf.finish_reason == "length",
-            "mask_nonlast_version_tokens": False,
+            "mask_nonlast_version_tokens": rules.versions.mask_nonlast,
         },
     }
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from adapters.engines.routed_experts import ExpertShape
 from sidecar.tito.fingerprint import LENIENT, MatchRules
 from sidecar.tito.modes import DEFAULT_MODES, BuildModes
+from sidecar.tito.segments import DEFAULT_RULES, TrainingRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +24,12 @@ class Policy:
     max_output_tokens: int | None = None
     sampling_pin: Mapping[str, Any] = field(default_factory=dict)
     train_off_policy_sampling: bool = False
-    drop_rejected: bool = False
-    """A delivered reply that the agent dropped does not train."""
+    training: TrainingRules = DEFAULT_RULES
+    """What of a session trains; each session keeps the rules of its finalization."""
+    partial_rollout: bool = True
+    """A preempted step goes on from its ids on whatever weights; else a session has steps of one version alone."""
+    experts: ExpertShape | None = None
+    """With routing replay: the shape of the rows that the engine is asked for."""
     overflow_status: int = 400
     retry_window: float = 60.0
     max_roots: int = 1024

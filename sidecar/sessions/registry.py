@@ -13,15 +13,16 @@ from typing import Any
 
 from adapters.protocols.errors import RequestError, bad_field
 from sidecar.generation.controller import Controller
-from sidecar.sessions.errors import session_closed, session_unknown, unavailable
-from sidecar.sessions.export import drops_rejected, message_keys, segment_json
+from sidecar.sessions.errors import session_closed, session_of_another_run, session_unknown, unavailable
+from sidecar.sessions.export import recorded_rules, training_rules
 from sidecar.sessions.policy import Policy
+from sidecar.sessions.reading import read_segments
 from sidecar.sessions.session import Session
 from sidecar.sessions.view import session_view
 from sidecar.store.protocol import SessionRow, Store, StoredSession
 from sidecar.tito.model import Model
 from sidecar.tito.modes import recorded_modes
-from sidecar.tito.segments import NoSteps, SegmentPlan, plan_segments
+from sidecar.tito.segments import NoSteps, SegmentPlan, TrainingRules, plan_segments
 from sidecar.tito.trajectory import main_lineage
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,9 @@ class Registry:
         """The open session of an agent's call; an id never seen opens one. Raises `RequestError`."""
         if self.stopping:
             raise unavailable("the sidecar is shutting down", "shutting_down")
+        failure = self._store.failure()
+        if failure is not None:  # known before the engine works for a reply that could not be given
+            raise unavailable(f"the store cannot write: {failure}", "store_unavailable")
         session = await self._find(check_session_id(session_id))
         if session is None:
             session = await self._create(session_id, {"instance_id": instance_id})
@@ -64,7 +68,19 @@ class Registry:
         session = await self._find(session_id)
         if session is None:
             return await self._create(session_id, fields)
-        return self._open(session)
+        await self._join_run(self._open(session), fields.get("run_id"))
+        return session
+
+    async def _join_run(self, session: Session, run_id: str | None) -> None:
+        """Weight versions are compared within a run only: a session without a run or without steps joins the one
+        that is named, another one has to be of it."""
+        row = session.row
+        if run_id is None or run_id == row.run_id:
+            return
+        if row.run_id is not None and (len(session.trajectory) or session.runs):
+            raise session_of_another_run(session.session_id, row.run_id, run_id)
+        row.run_id, row.updated_at = run_id, time.time()
+        await self._store.save_session(row)
 
     @staticmethod
     def _open(session: Session) -> Session:
@@ -95,8 +111,8 @@ class Registry:
             session.closing = True
             try:
                 aborted = await session.quiet(timeout)
-                drop_rejected = self._policy.drop_rejected
-                plans = self._plans(session, anchor_step_id, drop_rejected)
+                rules = self._policy.training
+                plans = self._plans(session, anchor_step_id, rules)
                 row.instance_id = instance_id or row.instance_id
                 reply = self._summary(session, plans, aborted)
                 row.finalization = {
@@ -104,7 +120,7 @@ class Registry:
                     "label": label,
                     "reward": reward,
                     "anchor_step_id": anchor_step_id,
-                    "drop_rejected": drop_rejected,
+                    **recorded_rules(rules),
                 }
                 row.state, row.updated_at = "finalized", time.time()
                 await self._store.save_session(row)
@@ -123,7 +139,7 @@ class Registry:
             if session.row.state == "discarded":
                 return _NOTHING_DISCARDED
             try:
-                segments = len(plan_segments(session.trajectory, drop_rejected=self._policy.drop_rejected))
+                segments = len(plan_segments(session.trajectory, rules=self._policy.training))
             except NoSteps:
                 segments = 0
             before = session.row.state
@@ -157,13 +173,8 @@ class Registry:
             )
         if row.drained_at is not None and not include_drained:
             return {"success": True, "data": [], "drained": True}
-        plans = self._plans(session, row.finalization["anchor_step_id"], drops_rejected(row))
-        keys = list(dict.fromkeys(key for plan in plans for key in message_keys(plan)))
-        blobs = await self._store.read_blobs(session_id, keys)
-        data = [
-            segment_json(row, session.trajectory, plan, index, len(plans), blobs, tokenizer=self._model.name)
-            for index, plan in enumerate(plans)
-        ]
+        plans = self._plans(session, row.finalization["anchor_step_id"], training_rules(row))
+        data = await read_segments(self._store, session, plans, self._model.name)
         if drain and row.drained_at is None:
             row.drained_at = time.time()
             await self._store.save_session(row)
@@ -238,9 +249,9 @@ class Registry:
         return session
 
     @staticmethod
-    def _plans(session: Session, anchor_step_id: str | None, drop_rejected: bool) -> list[SegmentPlan]:
+    def _plans(session: Session, anchor_step_id: str | None, rules: TrainingRules) -> list[SegmentPlan]:
         try:
-            return plan_segments(session.trajectory, anchor_step_id, drop_rejected=drop_rejected)
+            return plan_segments(session.trajectory, anchor_step_id, rules)
         except NoSteps:
             raise RequestError(
                 400, f"session {session.session_id!r} has no steps; discard it instead", code="no_steps"

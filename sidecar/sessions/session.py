@@ -7,6 +7,7 @@ The trajectory holds final steps only, and only those that the store has: a requ
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -19,7 +20,11 @@ from sidecar.tito.breaks import Place
 from sidecar.tito.model import Model
 from sidecar.tito.records import StepRecord
 from sidecar.tito.reply_text import ReplyText
+from sidecar.tito.routed_rows import blob_key
 from sidecar.tito.trajectory import Node, Trajectory
+from sidecar.tito.version_rules import check_same_version, sampled_versions
+
+log = logging.getLogger(__name__)
 
 _LAST_BYTES = 1.0
 """Seconds that a session's end waits for replies which are complete but not yet written."""
@@ -121,11 +126,26 @@ class Session:
 
     async def generate(self, generation: Generation, draft: StepDraft) -> None:
         """See `StepOwner`."""
-        await self._controller.run(generation, lambda: self.new_text(draft))
+        await self._controller.run(
+            generation,
+            lambda: self.new_text(draft),
+            lambda version: self._check_versions(generation, [version] if version is not None else []),
+        )
+
+    def _check_versions(self, generation: Generation, versions: Sequence[str]) -> None:
+        """Without `--partial-rollout` all steps of a session come from one version. Raises `VersionChanged`."""
+        if not generation.request.one_version:
+            return
+        for node in self.trajectory:
+            if node.record.state == "committed":
+                check_same_version(self.session_id, sampled_versions(node.record), versions)
 
     async def commit(self, run: StepRun, record: StepRecord) -> None:
         """See `StepOwner`. An aborted step that a marked retry has replaced already says so."""
-        await self._append(record, run.draft.blobs)
+        if record.state == "committed":
+            self._check_versions(run.generation, sampled_versions(record))
+        await self._append(record, {**run.draft.blobs, **_rows_blob(run.generation, record)})
+        run.generation.rows = None  # they are most of a step's bytes, and nothing but training reads them
         if record.state == "committed" and record.retry_count:
             await self._supersede_aborted(record)
 
@@ -183,3 +203,17 @@ class Session:
             _, late = await asyncio.wait(leaving, timeout=_LAST_BYTES)
             for task in late:
                 task.cancel()
+
+
+def _rows_blob(generation: Generation, record: StepRecord) -> dict[bytes, bytes]:
+    """The rows that are stored with a final step; a step that lacks some is told of, with the reason."""
+    if record.untrainable == "replay_rows" and record.state == "committed":
+        log.warning(
+            "no routing replay of a step: session_id=%s step_id=%s: %s",
+            record.session_id,
+            record.step_id,
+            generation.rows_missing(),
+        )
+    if generation.rows is None or record.routed_rows is None:
+        return {}
+    return {blob_key(record.step_id): generation.rows.data(record.routed_rows)}

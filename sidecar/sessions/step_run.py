@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,9 +19,13 @@ from adapters.protocols.errors import RequestError
 from sidecar.generation.controller import Stalled
 from sidecar.generation.generation import Generation
 from sidecar.sessions.draft import StepDraft
+from sidecar.store.protocol import StoreError
 from sidecar.tito.records import StepRecord
 
 log = logging.getLogger(__name__)
+
+_SLICE = 4096
+"""Ids that are decoded in one go: 2 ms."""
 
 
 class StepAborted(Exception):  # noqa: N818 - what happened to the step
@@ -71,6 +76,8 @@ class StepRun:
         self._readers: set[StepReader] = set()
         self._ending = False
         self._abort_reason: str | None = None
+        self._stored = False
+        """The store has the step as a detached one."""
         self._resumed = asyncio.Event()
         self._engine: asyncio.Task[None] | None = None
         self._done = asyncio.Event()
@@ -145,10 +152,17 @@ class StepRun:
             self.failure = error
             if not isinstance(error, StepAborted):
                 log.info("step failed: session_id=%s step_id=%s: %s", self.draft.session_id, self.step_id, error)
+                await self._abort_stored()
         finally:
             self._owner.retire(self)
             self._done.set()
             self.generation.notify()
+
+    async def _abort_stored(self) -> None:
+        """A step that failed leaves no trace, but one that was detached before is in the store, and ends there."""
+        if self._stored:
+            with suppress(StepAborted, StoreError):
+                await self._commit_aborted("it failed after it had been detached")
 
     async def _generate_until_done(self) -> None:
         while True:
@@ -181,23 +195,27 @@ class StepRun:
 
     async def _wait_for_retry(self) -> None:
         record = self.draft.record(self.generation, state="detached", reply=None)
+        self._stored = True
         await self._owner.store_detached(record)
         try:
             async with asyncio.timeout(self._retry_window):
                 await self._resumed.wait()
         except TimeoutError:
-            await self._commit_aborted("no retry came")
+            if self.detached:  # else a retry came just then
+                await self._commit_aborted("no retry came")
 
     async def _commit_aborted(self, reason: str) -> None:
         self._ending = True
+        await self.generation.settle_rows()
         record = self.draft.record(self.generation, state="aborted", reply=None)
         await self._owner.commit(self, record)
         raise StepAborted(reason)
 
     async def _commit_finished(self) -> None:
         generation = self.generation
-        generation.read_text()
+        await self._read_all()
         generation.text.finish()
+        await generation.settle_rows()
         reply = join(generation.text.deltas)
         record = self.draft.record(generation, state="committed", reply=reply)
         record.created_at = time.time()
@@ -210,6 +228,14 @@ class StepRun:
             completion_tokens=len(generation.output_ids),
             record=record,
         )
+
+    async def _read_all(self) -> None:
+        """The text of all ids. A long reply that nobody has read is decoded in slices, between which others run."""
+        generation, text = self.generation, self.generation.text
+        while text.stopped_at is None and len(generation.output_ids) - text.consumed > _SLICE:
+            text.push(generation.output_ids[text.consumed : text.consumed + _SLICE])
+            await asyncio.sleep(0)
+        generation.read_text()
 
 
 class StepReader:
@@ -246,8 +272,10 @@ class StepReader:
 
     @property
     def sampled(self) -> bool:
-        """The engine has sampled at least one token, so that headers may leave."""
-        return bool(self.run.generation.output_ids)
+        """There is a first token for the agent, so that headers may leave. Until a step that may have to start over
+        is complete, its failure can still have a status."""
+        generation = self.run.generation
+        return bool(generation.output_ids) and (generation.request.resumable or self.run.over)
 
     def close(self) -> None:
         """Stop following; idempotent."""

@@ -7,6 +7,7 @@ back as it was raises `ValueError` or `TypeError` before anything is written. Sa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import orjson
 
 from sidecar.store.protocol import PauseRow, SessionRow
-from sidecar.tito.records import BreakReason, Forgiven, StepRecord, VersionSpan
+from sidecar.tito.records import BreakReason, Forgiven, RoutedRows, StepRecord, VersionSpan
 
 Row = dict[str, Any]
 """Column name -> value, as bound to a statement."""
@@ -70,6 +71,7 @@ def step_row(record: StepRecord) -> Row:
         "retry_count": record.retry_count,
         "untrainable": record.untrainable,
         "superseded_by": record.superseded_by,
+        "routed_rows": None if record.routed_rows is None else _to_json(astuple(record.routed_rows)),
         "created_at": record.created_at,
         "prompt_chain": record.prompt_chain,
         "prompt_exact_chain": record.prompt_exact_chain,
@@ -100,10 +102,11 @@ def step_row(record: StepRecord) -> Row:
 
 def step_record(row: Mapping[str, Any]) -> StepRecord:
     """The step of a row of table `step`. Its arrays are read-only views of the row's bytes."""
-    reason = row["break_reason"]
+    reason, routed = row["break_reason"], row.get("routed_rows")
     return StepRecord(
         **{
             **row,
+            "routed_rows": None if routed is None else RoutedRows(*orjson.loads(routed)),
             "replaced": tuple(orjson.loads(row["replaced"])),
             "template_kwargs": orjson.loads(row["template_kwargs"]),
             "version_spans": tuple(VersionSpan(*span) for span in orjson.loads(row["version_spans"])),

@@ -22,8 +22,8 @@ from sqlalchemy import (
 SCHEMA_MAJOR = 1
 """Raised when an older program could no longer read or write the tables."""
 
-SCHEMA_MINOR = 0
-"""Raised when something was added that an older program may ignore."""
+SCHEMA_MINOR = 1
+"""Raised when something was added that an older program may ignore (`ADDED_COLUMNS`)."""
 
 VERSION_KEY = "schema_version"
 PROBE_KEY = "probe"
@@ -71,6 +71,7 @@ step = Table(
     Column("retry_count", Integer, nullable=False),
     Column("untrainable", Text),
     Column("superseded_by", Text),
+    Column("routed_rows", Text),
     Column("created_at", Double, nullable=False),
     Column("prompt_chain", LargeBinary, nullable=False),
     Column("prompt_exact_chain", LargeBinary, nullable=False),
@@ -97,6 +98,9 @@ step = Table(
     # NULLs are distinct in SQLite and PostgreSQL: any number of steps may be without a sequence number.
     UniqueConstraint("session_id", "sequence", name="step_sequence"),
 )
+
+ADDED_COLUMNS = ((1, step.c.routed_rows),)
+"""Nullable columns that came after 1.0, and the minor version that brought each."""
 
 blob = Table(
     "blob",

@@ -1,4 +1,4 @@
-"""Creates the tables, or checks that those found are ours to use; and the trial write.
+"""Creates the tables, or checks that those found are ours to use and adds what is new; and the trial write.
 
 Promise: a database of a newer major version, or of another program, is left untouched. Runs inside the caller's
 transactions on the writer's connection.
@@ -6,24 +6,26 @@ transactions on the writer's connection.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, insert, inspect, select
+from sqlalchemy import Connection, Table, insert, inspect, select, text, update
 
 from sidecar.store import schema
 from sidecar.store.protocol import StoreError, StoreVersionError
 from sidecar.store.writes import insert_or_replace
+
+_OURS = f"{schema.SCHEMA_MAJOR}.{schema.SCHEMA_MINOR}"
 
 _PROBE_CHARACTERS = 65536
 """Large enough to need new pages, for which a full disk has no room."""
 
 
 def create_or_check(connection: Connection) -> None:
-    """Create the tables in an empty database, else check its version.
+    """Create the tables in an empty database, else check its version and add the columns that are newer.
 
     Raises `StoreVersionError` on a newer major version, `StoreError` on a database that is not ours. A newer
     minor version is fine: it only adds what this program may ignore."""
     names = set(inspect(connection).get_table_names())
     if schema.meta.name in names:
-        check(connection)
+        _add_columns(connection, check(connection))
     elif names:
         raise StoreError(
             f"store {connection.engine.url.database} holds tables of another program "
@@ -31,8 +33,26 @@ def create_or_check(connection: Connection) -> None:
         )
     else:
         schema.metadata.create_all(connection)
-        version = f"{schema.SCHEMA_MAJOR}.{schema.SCHEMA_MINOR}"
-        connection.execute(insert(schema.meta).values(key=schema.VERSION_KEY, value=version))
+        connection.execute(insert(schema.meta).values(key=schema.VERSION_KEY, value=_OURS))
+
+
+def _add_columns(connection: Connection, minor: int) -> None:
+    """From an older minor version to ours. Old rows have NULL in what is new."""
+    if minor >= schema.SCHEMA_MINOR:
+        return
+    dialect = connection.dialect
+    for since, column in schema.ADDED_COLUMNS:
+        if since > minor:
+            table, kind = column.table.name, column.type.compile(dialect)
+            connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}"))
+    where = schema.meta.c.key == schema.VERSION_KEY
+    connection.execute(update(schema.meta).where(where).values(value=_OURS))
+
+
+def without_newer(table: Table, minor: int) -> list[str]:
+    """The table's columns that a database of that minor version has."""
+    newer = {column.name for since, column in schema.ADDED_COLUMNS if since > minor and column.table is table}
+    return [column.name for column in table.c if column.name not in newer]
 
 
 def write_probe(connection: Connection) -> None:
@@ -46,9 +66,10 @@ def delete_probe(connection: Connection) -> None:
     connection.execute(schema.meta.delete().where(schema.meta.c.key == schema.PROBE_KEY))
 
 
-def check(connection: Connection) -> None:
-    """Check the version of a database for a reader or writer of it. Raises `StoreVersionError` on a newer major
-    version, `StoreError` on a database without our tables."""
+def check(connection: Connection) -> int:
+    """Check the version of a database for a reader or writer of it, and return its minor version.
+
+    Raises `StoreVersionError` on a newer major version, `StoreError` on a database without our tables."""
     place = f"store {connection.engine.url.database}"
     if not inspect(connection).has_table(schema.meta.name):
         raise StoreError(f"{place} is no store of tito-sidecar; name the sidecar's --store or --state-dir")
@@ -58,11 +79,11 @@ def check(connection: Connection) -> None:
     major, _, minor = (found or "").partition(".")
     if not (major.isdecimal() and minor.isdecimal()):
         raise StoreError(f"{place} has no readable schema version ({found!r}); give another path")
-    ours = f"{schema.SCHEMA_MAJOR}.{schema.SCHEMA_MINOR}"
     if int(major) > schema.SCHEMA_MAJOR:
         raise StoreVersionError(
-            f"{place} has schema version {found}, this program knows {ours}; upgrade tito-sidecar, "
+            f"{place} has schema version {found}, this program knows {_OURS}; upgrade tito-sidecar, "
             "or give another path"
         )
     if int(major) < schema.SCHEMA_MAJOR:
-        raise StoreError(f"{place} has schema version {found}, which this program ({ours}) cannot upgrade")
+        raise StoreError(f"{place} has schema version {found}, which this program ({_OURS}) cannot upgrade")
+    return int(minor)

@@ -32,6 +32,8 @@ class ModelText:
     """`bos_token`, `eos_token`, ... as templates print them."""
     stop_ids: frozenset[int]
     """From the generation config; the tokenizer's `eos_token` is added by `build_model`."""
+    vocab_size: int | None = None
+    """Rows of the model's embedding table, from its config; None where that is not said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Model:
     stop_ids: frozenset[int]
     verdict: Verdict
     parsers: Parsers
+    vocab_size: int
+    """Ids below it are known to the tokenizer and, as far as its config says, to the model."""
 
     @property
     def template_sha256(self) -> str:
@@ -110,4 +114,5 @@ def build_model(
             "Pin another template with --chat-template, or accept a new segment per turn with "
             "--on-unstable-template segment"
         )
-    return Model(text.name, family, codec, marks, builder, stop_ids, verdict, Parsers(marks, formats))
+    vocab_size = min(codec.vocab_size, text.vocab_size or codec.vocab_size)
+    return Model(text.name, family, codec, marks, builder, stop_ids, verdict, Parsers(marks, formats), vocab_size)

@@ -53,6 +53,19 @@ class BreakReason:
     field: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RoutedRows:
+    """Rows `[start, end)` of the step's segment: which experts processed its tokens, for routing replay. Row i
+    belongs to token i. They are a blob (`routed_rows.blob_key`) of `itemsize` bytes per id, shape [end - start,
+    layers, topk], since they are most of a trajectory's bytes and nothing but training reads them."""
+
+    start: int
+    end: int
+    layers: int
+    topk: int
+    itemsize: int
+
+
 @dataclass(slots=True, eq=False)
 class StepRecord:
     """One generation by the policy.
@@ -117,6 +130,8 @@ class StepRecord:
     """Reason known at commit (`off_policy_sampling`, `version_unknown`, ...); others follow from the forest."""
     superseded_by: str | None = None
     """Step id of a marked retry that took this step's place."""
+    routed_rows: RoutedRows | None = None
+    """Rows stored with this step: new ones, and those that steps before it lack. None without routing replay."""
     prefix: bytes = b""
     """The assistant message that the reply goes on with (`continue_final_message`), as JSON; else `b""`."""
     replaced: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from typing import Any
 from sidecar.tito.records import CONTEXT_VERSION
 from sidecar.tito.rejected import rejected_steps
 from sidecar.tito.trajectory import Node, Trajectory, main_lineage
+from sidecar.tito.version_rules import ALL_VERSIONS, VersionRules, barred_by_version
 
 
 class NoSteps(Exception):  # noqa: N818 - a state of the session, answered with 400
@@ -36,9 +37,22 @@ class SegmentPlan:
         return self.nodes[-1]
 
 
-def untrainable_steps(trajectory: Trajectory, *, drop_rejected: bool = False) -> dict[str, str]:
-    """Step id -> reason, for every step whose tokens must not train. `drop_rejected`: nor do delivered replies that
-    the agent dropped (they were the policy's actions all the same, so they train by default)."""
+@dataclass(frozen=True, slots=True)
+class TrainingRules:
+    """Settings that decide what of a session trains; in force as they were when it was finalized.
+
+    `drop_rejected`: delivered replies that the agent dropped do not (they were the policy's actions all the same,
+    so they train by default)."""
+
+    drop_rejected: bool = False
+    versions: VersionRules = ALL_VERSIONS
+
+
+DEFAULT_RULES = TrainingRules()
+
+
+def untrainable_steps(trajectory: Trajectory, rules: TrainingRules = DEFAULT_RULES) -> dict[str, str]:
+    """Step id -> reason, for every step whose tokens must not train."""
     reasons: dict[str, str] = {}
     for node in trajectory:
         record = node.record
@@ -54,9 +68,10 @@ def untrainable_steps(trajectory: Trajectory, *, drop_rejected: bool = False) ->
             reasons[record.step_id] = reason
     for step_id in _unresolved_twins(trajectory):
         reasons.setdefault(step_id, "unresolved_retry")
-    for step_id in rejected_steps(trajectory) if drop_rejected else ():
+    for step_id in rejected_steps(trajectory) if rules.drop_rejected else ():
         reasons.setdefault(step_id, "rejected")
-    return reasons
+    trained = [node.record for node in trajectory if node.record.step_id not in reasons]
+    return reasons | barred_by_version(trained, rules.versions)
 
 
 def _unresolved_twins(trajectory: Trajectory) -> list[str]:
@@ -77,7 +92,7 @@ def _unresolved_twins(trajectory: Trajectory) -> list[str]:
 
 
 def plan_segments(
-    trajectory: Trajectory, anchor_step_id: str | None = None, *, drop_rejected: bool = False
+    trajectory: Trajectory, anchor_step_id: str | None = None, rules: TrainingRules = DEFAULT_RULES
 ) -> list[SegmentPlan]:
     """All segments in order of their last step's commit, the anchor last.
 
@@ -92,7 +107,7 @@ def plan_segments(
         if named is None:
             raise KeyError(anchor_step_id)
         anchor = named
-    untrainable = untrainable_steps(trajectory, drop_rejected=drop_rejected)
+    untrainable = untrainable_steps(trajectory, rules)
     ends = _segment_ends(trajectory, untrainable, anchor)
     anchor_end = _anchor_end(ends, anchor)
     paths = sorted(

@@ -13,6 +13,7 @@ import orjson
 
 from sidecar.tito.fingerprint import Chain
 from sidecar.tito.records import Ids, StepRecord
+from sidecar.tito.routed_rows import Coverage, coverage
 
 
 @dataclass(eq=False, slots=True)
@@ -23,6 +24,8 @@ class Node:
     parent: Node | None
     token_count: int
     children: list[Node] = field(default_factory=list)
+    coverage: Coverage | None = None
+    """Routing replay: the rows of its segment that are stored up to here."""
     ids_json: bytes | None = None
     """JSON of the ids up to here without brackets; kept on the newest steps only (`take_ids_json`)."""
 
@@ -120,8 +123,10 @@ class Trajectory:
             if parent is None:
                 raise ValueError(f"step {record.step_id} continues {record.parent_id}, which is unknown")
         own = len(record.context_ids) + len(record.output_ids)
-        base = parent.token_count if parent is not None and record.segment_reason is None else 0
-        node = Node(record, parent, base + own)
+        before = parent if record.segment_reason is None else None
+        base = before.token_count if before is not None else 0
+        covered = coverage(before.coverage if before is not None else None, record)
+        node = Node(record, parent, base + own, coverage=covered)
         if parent is None:
             self.roots.append(node)
         else:

@@ -15,6 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from sidecar.config import split_address
+from sidecar.web.connection import BreakableProtocol
 
 _BACKLOG = 2048
 _KEEP_ALIVE = 24 * 3600
@@ -70,7 +71,7 @@ class Listener:
         self.host, self.port = bound.getsockname()[:2]
         config = uvicorn.Config(
             self._app,
-            http="httptools",
+            http=BreakableProtocol,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -140,7 +140,8 @@ def model_of(setting: Setting, stops: Sequence[str], vocabularies: Vocabularies)
     closers = frozenset(family.closers)
     builder = PromptBuilder(ChatTemplate(source, setting.special), codec, stop_ids, closers=closers)
     parsers = Parsers(marks, choose_formats(family, source, AUTO))
-    return Model(setting.sample.name, family, codec, marks, builder, stop_ids, check_template(builder), parsers)
+    verdict = check_template(builder)
+    return Model(setting.sample.name, family, codec, marks, builder, stop_ids, verdict, parsers, codec.vocab_size)
 
 
 @dataclass(frozen=True, slots=True)

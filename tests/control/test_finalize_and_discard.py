@@ -237,3 +237,24 @@ async def test_discarding_aborts_calls_in_flight_which_are_never_sent_again(shar
     assert "step_aborted" in response.text
     assert len(shared.engine.requests) == 1
     assert (await shared.view(session))["steps"] == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_discarding_a_call_that_a_pause_holds_leaves_nothing_to_send_again(
+    shared: Running, stream: bool
+) -> None:
+    """A trainer ends a rollout by aborting until its servers are idle: what came back would hang it."""
+    held = Held()
+    shared.engine.replies.append(held.reply())
+    session = f"discarded-at-the-gate-{stream}"
+    call = asyncio.ensure_future(shared.chat(session, ask(stream=stream)))
+    await held.reached(shared.engine)
+    paused = await shared.post("/v1/rollout/pause", {})
+    await until(lambda: shared.sidecar.pauses.gate.suspended == 1, "the call at the gate")
+    await shared.post("/session/discard", {"session_id": session})
+    assert "step_aborted" in (await call).text
+    assert shared.sidecar.pauses.gate.suspended == 0
+    await shared.post("/v1/rollout/resume", {"pause_id": paused["pause_id"]})
+    shared.engine.replies.append(Reply(text="another session's"))
+    completion(await shared.chat(f"after-{stream}", ask()))  # the loop has turned: whoever waited would have sent
+    assert [request.session for request in shared.engine.requests] == [session, f"after-{stream}"]

@@ -110,10 +110,16 @@ async def test_resuming_what_runs_changes_nothing(shared: Running) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"mode": "hold"}, "mode"),
+        ({"mode": "stop"}, "mode"),
         ({"mode": 5}, "mode"),
-        ({"session_id": "s"}, "session_id"),
-        ({"instance_id": "i"}, "instance_id"),
+        ({"session_id": ""}, "session_id"),
+        ({"session_id": "a/b"}, "session_id"),
+        ({"session_id": 5}, "session_id"),
+        ({"instance_id": ""}, "instance_id"),
+        ({"instance_id": 5}, "instance_id"),
+        ({"session_id": "s", "instance_id": "i"}, "instance_id"),
+        ({"mode": "hold", "session_id": "s"}, "session_id"),
+        ({"mode": "hold", "instance_id": "i"}, "instance_id"),
         ({"pause_id": 5}, "pause_id"),
         ({"reason": 5}, "reason"),
         ({"timeout_seconds": "1"}, "timeout_seconds"),
@@ -221,11 +227,11 @@ async def test_a_pause_whose_lease_ran_out_while_nobody_ran_is_over(qwen3_dir: P
 async def test_a_pause_in_another_mode_is_a_conflict_that_renews_nothing(qwen3_dir: Path, tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path / 'state' / 'tito.db'}")
     await store.start()
-    row = PauseRow("drained", "all", "drain", None, time.time() + 600)  # by a version that knows more modes
+    row = PauseRow("drained", "all", "drain", None, time.time() + 600)
     await store.save_pause(row)
     await store.close()
     async with engine_for(qwen3_dir) as engine, restarted(engine, tmp_path) as running:
-        for fields in ({}, {"pause_id": "drained"}):
+        for fields in ({}, {"mode": "hold"}, {"pause_id": "drained", "mode": "abort"}):
             error = (await pause(running, 409, **fields, lease_seconds=5000))["error"]
             assert error["code"] == "pause_conflict"
             assert "in mode drain" in error["message"]

@@ -108,8 +108,8 @@ async def test_a_call_during_shutdown_is_503_to_be_retried(qwen3_dir: Path, tmp_
 async def test_capabilities_name_modes_tokenizer_template_and_engine(shared: Running, qwen3_dir: Path) -> None:
     body = (await shared.control.get("/integration/capabilities")).json()
     assert body["token_build_modes"] == ["tito"]
-    assert body["pause_modes"] == ["abort"]
-    assert body["pause_scopes"] == ["all"]
+    assert body["pause_modes"] == ["abort", "drain", "hold"]
+    assert body["pause_scopes"] == ["all", "session", "instance"]
     assert body["protocols"] == ["chat_completions"]
     assert body["tokenizer"] == str(qwen3_dir)
     assert body["model_family"] == "qwen3"
@@ -123,15 +123,19 @@ async def test_capabilities_name_modes_tokenizer_template_and_engine(shared: Run
         "incremental_streaming_output": False,
         "tool_call_parser": "qwen25",
         "reasoning_parser": "qwen3",
+        "returns_routed_experts": False,
         "error": None,
+        "workers": [{"url": shared.engine.url, "version": "0.5.23", "weight_version": "3", "error": None}],
     }
 
 
 async def test_capabilities_are_what_the_sidecar_really_accepts(shared: Running) -> None:
     body = (await shared.control.get("/integration/capabilities")).json()
-    for mode in ("abort", "drain", "hold"):
+    for mode in ("abort", "drain", "hold", "stop"):
         status = 200 if mode in body["pause_modes"] else 400
         await shared.post("/v1/rollout/pause", {"mode": mode}, status=status)
         await shared.post("/v1/rollout/resume")
-    assert ("session" in body["pause_scopes"]) is False
-    await shared.post("/v1/rollout/pause", {"session_id": "s"}, status=400)
+    for scope in body["pause_scopes"]:
+        fields = {} if scope == "all" else {f"{scope}_id": "s"}
+        await shared.post("/v1/rollout/pause", fields)
+        await shared.post("/v1/rollout/resume")

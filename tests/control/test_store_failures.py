@@ -72,6 +72,23 @@ async def test_a_step_that_cannot_be_stored_is_not_given_to_the_agent(shared: Ru
     shared.engine.assert_i1(session=session)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_store_that_is_known_to_fail_costs_the_engine_nothing(
+    shared: Running, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    session = f"known-{stream}"
+    body = await turn(shared, session)
+    before, asked = await shared.view(session), len(shared.engine.requests)
+    with monkeypatch.context() as patch:
+        patch.setattr(shared.sidecar._store, "failure", lambda: "the disk is full")
+        response = await shared.chat(session, {**body, "stream": stream})
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "1"
+    assert response.json()["error"]["code"] == "store_unavailable"
+    assert len(shared.engine.requests) == asked
+    assert await shared.view(session) == before
+
+
 async def test_a_finalize_that_cannot_be_stored_leaves_the_session_open(shared: Running) -> None:
     body = await turn(shared, "finalize")
     with failing(shared, "save_session"):

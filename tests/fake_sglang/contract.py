@@ -53,6 +53,8 @@ BODY_FIELDS: dict[str, str] = {
     "logprob_start_len": _INT,
     "top_logprobs_num": _INT,
     "rid": _STR,
+    "return_routed_experts": _BOOL,
+    "routed_experts_start_len": _INT,
     "text": _STR,
 }
 

@@ -21,6 +21,10 @@ from tests.fake_sglang.recorder import RecordedCall
 if TYPE_CHECKING:
     from tests.fake_sglang.server import FakeSGLang
 
+NOT_FLUSHED = (
+    "Weights were updated, but the cache was not flushed because requests are still running or queued. "
+    "Retract or finish them, then call /flush_cache."
+)
 CALL = web.RequestKey("call", RecordedCall)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -134,7 +138,15 @@ class Routes:
         path = _required_string(body, "model_path")
         version = body.get("weight_version")
         abort_all, flush = bool(body.get("abort_all_requests", False)), bool(body.get("flush_cache", True))
-        await self._to_the_end(self.engine.state.update_weights(version, abort_all=abort_all, flush=flush))
+        done: list[bool] = []
+
+        async def update() -> None:
+            done.append(await self.engine.state.update_weights(version, abort_all=abort_all, flush=flush))
+
+        await self._to_the_end(update())
+        if not done[0]:
+            refusal = {"success": False, "message": NOT_FLUSHED, "num_paused_requests": 0}
+            return web.json_response(refusal, status=400)
         self.engine.options.model_path = path
         message = "Succeeded to update model weights."
         if version is not None:
@@ -160,7 +172,7 @@ class Routes:
                 "tokenizer_path": options.tokenizer_path or options.model_path,
                 "is_generation": True,
                 "preferred_sampling_params": None,
-                "weight_version": self.engine.state.weight_version,
+                "weight_version": self.engine.state.named_version,
                 "load_format": "auto",
                 "reasoning_parser": options.reasoning_parser,
                 "tool_call_parser": options.tool_call_parser,
@@ -181,14 +193,14 @@ class Routes:
                 "tokenizer_path": options.tokenizer_path or options.model_path,
                 "context_length": options.context_length,
                 "skip_tokenizer_init": state.vocabulary.tokenizer is None,
-                "incremental_streaming_output": options.incremental,
+                "incremental_streaming_output" if options.since(10) else "stream_output": options.incremental,
                 "stream_interval": 1,
                 "reasoning_parser": options.reasoning_parser,
                 "tool_call_parser": options.tool_call_parser,
-                "enable_return_routed_experts": False,
+                "enable_return_routed_experts": options.experts is not None,
                 "max_running_requests": options.max_running_requests,
                 "internal_states": [state.snapshot()],
-                "version": "0.5.23" if options.version_spans else "0.5.18",
+                "version": options.version if options.version_spans or not options.since(19) else "0.5.18",
                 "frontend": "python",
             }
         )

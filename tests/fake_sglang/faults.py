@@ -101,7 +101,34 @@ class CompletionTokens:
     delta: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class NoRoutedRows:
+    """The last chunk lacks `routed_experts`, though they were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllRoutedRows:
+    """The last chunk has all rows, whatever `routed_experts_start_len` asked (servers before 0.5.12)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedRowCount:
+    """The last chunk has `delta` rows more (or, negative, fewer) than it should."""
+
+    delta: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertId:
+    """In row `row` of the last chunk the experts `slots[0]` to `slots[1]` of every layer are `value`."""
+
+    value: int = 255
+    row: int = -1
+    slots: tuple[int, int | None] = (0, None)
+
+
 BeforeHeaders = HttpError | HtmlBody
 Cut = StreamError | EngineAbort | DropConnection | Silence
-Distortion = LogprobCount | BadLogprob | CompletionTokens
+Routing = NoRoutedRows | AllRoutedRows | RoutedRowCount | ExpertId
+Distortion = LogprobCount | BadLogprob | CompletionTokens | Routing
 Fault = BeforeHeaders | SlowStart | Cut | GarbageChunk | Distortion

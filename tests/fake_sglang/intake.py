@@ -79,6 +79,7 @@ class Intake:
         _check_length(
             len(record.input_ids), call.sampling_params.get("max_new_tokens"), self.engine.options.context_length
         )
+        _check_rows(call.body, len(record.input_ids))
         entries[record.rid] = Entry(record)
         return entries[record.rid]
 
@@ -201,6 +202,13 @@ class Intake:
         """Drop one-shot faults and interrupted replies."""
         self.one_shots.clear()
         self._ledger.clear()
+
+
+def _check_rows(body: dict[str, Any], tokens: int) -> None:
+    # SGLang says this through its scheduler, as an abort with status 400; a client sees the same words.
+    start = body.get("routed_experts_start_len") or 0
+    if body.get("return_routed_experts") and not 0 <= start <= tokens:
+        raise RefusalError.value(f"routed_experts_start_len={start} is not within the {tokens} input tokens.")
 
 
 def _check_length(tokens: int, max_new_tokens: int | None, limit: int) -> None:

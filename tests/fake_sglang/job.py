@@ -40,6 +40,10 @@ class End:
 
 
 ABORTED = End("abort", {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None})
+QUEUE_FULL = End(
+    "queue_abort",
+    {"type": "abort", "message": "The request queue is full.", "status_code": 503, "err_type": None},
+)
 QUEUE_ABORTED = End("queue_abort", {"type": "abort", "message": "Abort in waiting queue"})
 
 
@@ -69,12 +73,14 @@ class Job:
             skip = call.param("skip_special_tokens", True)
             self.text = OutputText(self.vocabulary, call.stop_strings, skip_special_tokens=skip)
         self._stop_ids = {*call.stop_token_ids, *self.vocabulary.eos_token_ids}
+        self._forced = _forced_id(call)
         self._interval = plan.reply.chunk_tokens or call.param("stream_interval", 1)
         self._sent = 0
         self._garbage = plan.of_type(faults.GarbageChunk)
         self._matched: str | None = None
         self._to_finish = False
         self._queue_aborted = False
+        self._refused = state.queue_full()
         self._wake = asyncio.Event()
         self._version_changes: list[tuple[str, int]] = []
 
@@ -147,6 +153,8 @@ class Job:
             self._marks.put_nowait(None)
 
     async def _generate(self) -> End:
+        if self._refused:
+            return QUEUE_FULL
         while True:
             self._litter()
             if (end := self._verdict()) is not None:
@@ -187,8 +195,11 @@ class Job:
     def _sample(self) -> None:
         index = self.plan.start + len(self.ids)
         token_id = self.plan.ids[index]
+        logprob = self.plan.logprobs[index]
+        if self._forced is not None:
+            token_id, logprob = self._forced, 0.0
         self.ids.append(token_id)
-        self.logprobs.append(self.plan.logprobs[index])
+        self.logprobs.append(logprob)
         if self.text is not None:
             self._matched = self.text.push(token_id)
         self.state.changed.fire()
@@ -252,3 +263,9 @@ class Job:
         for _ in range(self.state.options.abort_overrun):
             if self.plan.start + len(self.ids) < len(self.plan.ids):
                 self._sample()
+
+
+def _forced_id(call: GenerateCall) -> int | None:
+    """The id that a `logit_bias` of 100 leaves no choice but to sample; smaller ones change nothing here."""
+    bias = call.param("logit_bias", {})
+    return next((int(index) for index, value in bias.items() if value >= 100), None)

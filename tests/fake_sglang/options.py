@@ -46,5 +46,12 @@ class Options:
     reasoning_parser: str | None = None
     tool_call_parser: str | None = None
     max_running_requests: int | None = None
+    max_queued_requests: int | None = None
+    version: str = "0.5.23"
     abort_overrun: int = 0
+    experts: tuple[int, int, int] | None = None
     timings: Timings = field(default_factory=Timings)
+
+    def since(self, patch: int) -> bool:
+        """Whether this is SGLang 0.5.`patch` or a later one."""
+        return int(self.version.split(".")[2]) >= patch

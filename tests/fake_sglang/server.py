@@ -42,7 +42,10 @@ class FakeSGLang:
     parsers: (reasoning_parser, tool_call_parser) that `/model_info` reports.
     continue_aborted: serve interrupted replies on; False: every request is a new reply.
     abort_overrun: ids still sampled after an abort; SGLang itself has 1, 0 keeps partial outputs predictable.
+    experts: (layers, experts per token, experts) with `--enable-return-routed-experts`; None: without, or dense.
     max_running_requests: beyond it requests wait in the scheduler's queue.
+    max_queued_requests: beyond it they are refused with 503, in a stream as an abort.
+    version: what the server calls itself; names and fields that came later (0.5.10 to 0.5.19) are missing.
     """
 
     def __init__(
@@ -63,6 +66,9 @@ class FakeSGLang:
         continue_aborted: bool = True,
         abort_overrun: int = 0,
         max_running_requests: int | None = None,
+        max_queued_requests: int | None = None,
+        version: str = "0.5.23",
+        experts: tuple[int, int, int] | None = None,
         timings: Timings | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -72,13 +78,16 @@ class FakeSGLang:
             tokenizer_path=tokenizer_path,
             context_length=context_length,
             incremental=incremental,
-            version_spans=version_spans,
+            version_spans=version_spans and int(version.split(".")[2]) >= 19,
             api_key=api_key,
             admin_key=admin_key,
             reasoning_parser=parsers[0],
             tool_call_parser=parsers[1],
             max_running_requests=max_running_requests,
+            max_queued_requests=max_queued_requests,
+            version=version,
             abort_overrun=abort_overrun,
+            experts=experts,
             timings=timings or Timings(),
         )
         self.vocabulary = Vocabulary(vocab_size, eos_token_ids, tokenizer, tokenizer_path)

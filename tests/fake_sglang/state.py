@@ -40,6 +40,8 @@ class EngineState:
         self.vocabulary = vocabulary
         self.changed = changed
         self.weight_version = weight_version
+        self.named_version = weight_version
+        """What `/model_info` says: SGLang's HTTP side has a copy, and misses an update whose flush was refused."""
         self.paused: str | None = None
         self.updating = False
         self.healthy = True
@@ -89,6 +91,12 @@ class EngineState:
         running = sum(job.phase != "waiting" for job in self.jobs)
         limit = self.options.max_running_requests
         return limit is None or running < limit
+
+    def queue_full(self) -> bool:
+        """Whether a request that has to wait would be one too many."""
+        waiting = sum(job.phase == "waiting" for job in self.jobs)
+        limit = self.options.max_queued_requests
+        return limit is not None and not self.has_slot() and waiting >= limit
 
     def cached_tokens(self, input_ids: Sequence[int]) -> int:
         """How much of a prompt the prefix cache holds; its last id is always computed."""
@@ -142,13 +150,17 @@ class EngineState:
 
     def set_version(self, version: str) -> None:
         """From now on ids are sampled by `version`."""
-        old, self.weight_version = self.weight_version, version
+        old, self.weight_version, self.named_version = self.weight_version, version, version
         for job in self.jobs:
             job.version_changed(old)
         self.changed.fire()
 
-    async def update_weights(self, version: str | None, *, abort_all: bool, flush: bool) -> None:
-        """Replace the weights; outside a pause this waits for all running requests and holds new ones back."""
+    async def update_weights(self, version: str | None, *, abort_all: bool, flush: bool) -> bool:
+        """Replace the weights; outside a pause this waits for all running requests and holds new ones back.
+
+        False: they are replaced, but the cache could not be flushed, and the version keeps its old name outside
+        the scheduler (weight_updater.py, tokenizer_manager.py).
+        """
         if abort_all:
             self.abort(abort_all=True)
         if self.paused is None:
@@ -158,11 +170,14 @@ class EngineState:
                 await self.changed.wait_until(lambda: self.readers == 0)
             finally:
                 self.updating = False
+        named = self.named_version
         if version is not None:
             self.set_version(version)
-        if flush:
-            self._sequences.clear()
+        if flush and not self.flush_cache():
+            self.named_version = named
+            return False
         self.changed.fire()
+        return True
 
     def flush_cache(self) -> bool:
         """Empty the prefix cache; refused while requests run, or wait outside a pause."""

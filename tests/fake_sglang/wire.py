@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tests.fake_sglang import faults
+from tests.fake_sglang import experts, faults
 from tests.fake_sglang.plan import pseudo_logprob
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def intermediate_chunk(job: "Job", upto: int, since: int, text_length: int) -> d
     """A chunk before the end: all ids up to `upto`, or in incremental mode those from `since` on."""
     start = since if job.incremental else 0
     meta = _meta_info(job, upto, start, finish_reason=None)
+    if since == 0:
+        meta["response_sent_to_client_ts"] = time.time()
     text = None if job.text is None else job.text.visible[:text_length]
     if text is not None and job.incremental:
         text = text[job.text_sent :]
@@ -93,14 +95,27 @@ def final_chunk(job: "Job", since: int) -> dict[str, Any]:
     if job.state.options.version_spans:
         meta["weight_versions"] = job.spans()
         meta["weight_version"] = meta["weight_versions"][-1]["version"]
-    meta["cached_tokens_details"] = {"device": job.cached_tokens, "host": 0}
-    meta["dp_rank"] = None
+    _routed_experts(job, meta)
     meta["e2e_latency"] = time.monotonic() - job.started
-    meta["response_sent_to_client_ts"] = time.time()
+    if since == 0:
+        meta["response_sent_to_client_ts"] = time.time()
     text = job.final_text()
     if text is not None and job.incremental:
         text = text[job.text_sent :]
     return _assemble(job, text, upto, start, meta, final=True)
+
+
+def _routed_experts(job: "Job", meta: dict[str, Any]) -> None:
+    """Collected when a request ends, also by an abort; without the server's flag the field is silently absent."""
+    shape, body = job.state.options.experts, job.call.body
+    if shape is None or not body.get("return_routed_experts"):
+        return
+    ids = [*job.record.input_ids, *job.ids]
+    start = body.get("routed_experts_start_len") or 0
+    every = experts.routed_experts(ids, shape)
+    field = experts.reply_field(every[start:], every, job.plan.faults)
+    if field is not None:
+        meta["routed_experts"] = field
 
 
 def _queue_abort(job: "Job") -> dict[str, Any]:
@@ -113,7 +128,7 @@ def _queue_abort(job: "Job") -> dict[str, Any]:
     meta: dict[str, Any] = {
         "id": job.record.rid,
         "finish_reason": job.end.finish_reason,
-        "weight_version": job.state.weight_version,
+        "weight_version": job.state.named_version,
         "e2e_latency": time.monotonic() - job.started,
     }
     if job.state.options.version_spans:
@@ -138,12 +153,14 @@ def _meta_info(job: "Job", upto: int, start: int, finish_reason: dict[str, Any] 
         "id": job.record.rid,
         "finish_reason": finish_reason,
         "prompt_tokens": len(job.record.input_ids),
-        "weight_version": job.state.weight_version,
-        "num_retractions": job.num_retractions,
+        "weight_version": job.state.named_version,
+        **({"num_retractions": job.num_retractions} if job.state.options.since(12) else {}),
     }
     if job.call.return_logprob:
         meta |= _logprobs(job, upto, start)
     meta |= {"reasoning_tokens": 0, "completion_tokens": upto, "cached_tokens": job.cached_tokens}
+    meta["cached_tokens_details"] = {"device": job.cached_tokens, "host": 0} if job.cached_tokens else None
+    meta["dp_rank"] = None
     return meta
 
 
@@ -165,8 +182,9 @@ def _logprobs(job: "Job", upto: int, start: int) -> dict[str, Any]:
             entry(pseudo_logprob(i, prompt[i]) if i > begin else None, prompt[i]) for i in read
         ],
         "output_token_logprobs": job.entries[start:upto],
-        "output_token_logprobs_length": upto,
     }
+    if job.state.options.since(10):
+        out["output_token_logprobs_length"] = upto
     if call.top_logprobs_num > 0:
         out["output_top_logprobs"] = [
             [

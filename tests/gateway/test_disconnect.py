@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,39 +16,11 @@ from sidecar.store.protocol import Store
 from sidecar.tito.records import StepRecord
 from tests.fake_sglang import FakeSGLang, Reply
 from tests.support.chat import LIVENESS, Held, ask, completion, follow, until_states
+from tests.support.raw_agent import LONG, agent_of, read_until, small_buffers
 from tests.support.running import Running, engine_for, running_sidecar
 
 BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-LONG = "-" * 64 * 4000
-"""4,000 ids whose events are half a megabyte and more."""
 RETRY = {"x_stainless_retry_count": "1"}
-
-
-@asynccontextmanager
-async def agent_of(running: Running, session: str, body: Any) -> AsyncIterator[socket.socket]:
-    """An agent as a bare connection that has sent its call; leaving the block closes it."""
-    data = json.dumps(body).encode()
-    head = (
-        f"POST /sessions/{session}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
-    )
-    connection = socket.socket()
-    connection.setblocking(False)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    loop = asyncio.get_running_loop()
-    try:
-        await loop.sock_connect(connection, ("127.0.0.1", running.sidecar.gateway.port))
-        await loop.sock_sendall(connection, head.encode() + data)
-        yield connection
-    finally:
-        connection.close()
-
-
-def small_buffers(running: Running) -> None:
-    """Let `send` block after some kilobytes; by itself the kernel takes megabytes of a reply that nobody reads."""
-    server = running.sidecar.gateway._server
-    assert server is not None
-    for listening in server.servers[0].sockets:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
 
 @BOTH_WAYS
@@ -270,11 +240,7 @@ async def test_a_reply_on_its_way_when_the_session_is_finalized_counts_as_delive
             [step] = (await until_states(running, "s", "committed"))["steps"]
             assert step["delivered"] is False
             finalizing = asyncio.ensure_future(running.finalize("s"))
-            received = b""
-            while b"[DONE]" not in received:
-                data = await asyncio.get_running_loop().sock_recv(agent, 65536)
-                assert data, "the connection ended early"
-                received = received[-16:] + data
+            await read_until(agent, b"[DONE]")
             assert (await finalizing)["num_turns"] == 1
         [segment] = await running.segments("s")
         assert segment["extra_info"]["untrainable"] == []

@@ -280,3 +280,55 @@ async def test_history_that_ends_in_a_question_is_no_retry(shared: Running) -> N
     body = ask(messages=[user("a"), user("b")])
     assert text_of(await shared.chat("two-users", body)) == "one"
     assert text_of(await shared.chat("two-users", ask(messages=[user("a")]), **RETRY)) == "two"
+
+
+@BOTH_WAYS
+async def test_a_marked_retry_of_two_choices_of_which_one_was_finished_gets_both(
+    shared: Running, stream: bool
+) -> None:
+    session, held = f"half-{stream}", Held()
+    shared.engine.replies.extend([Reply(text="quick"), held.reply()])
+    body = ask(n=2, stream=stream)
+    call = asyncio.ensure_future(shared.chat(session, body))
+    request = await held.reached(shared.engine, 1)
+    await until(lambda: len(states(shared, session)) == 1, "a choice that is finished")
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    await shared.engine.wait_until(lambda: request.done)
+    again = await shared.chat(session, body, **RETRY)
+    steps = (await shared.view(session))["steps"]
+    assert sorted(again.headers["x-step-id"].split(",")) == sorted(step["step_id"] for step in steps)
+    assert [(step["state"], step["delivered"]) for step in steps] == [("committed", True)] * 2
+    if stream:
+        texts = [joined(payloads(again.text), index=index) for index in (0, 1)]
+    else:
+        texts = [choice.message.content or "" for choice in completion(again).choices]
+    assert sorted(texts) == sorted(["quick", held.text])
+    _, second, third = shared.engine.requests
+    assert third.input_ids == second.input_ids + second.output_ids
+
+
+def states(running: Running, session: str) -> list[str]:
+    """The states of the steps in the session's trajectory."""
+    return [node.record.state for node in running.sidecar.registry._sessions[session].trajectory]
+
+
+async def test_a_resumed_step_that_fails_is_aborted_as_the_store_will_say(shared: Running) -> None:
+    held = Held()
+    shared.engine.replies.append(held.reply())
+    await gone(shared, "resumed-fails", ask(), held)
+    [detached] = (await until_states(shared, "resumed-fails", "detached"))["steps"]
+    shared.engine.fail_next(faults.HttpError(500))
+    response = await shared.chat("resumed-fails", ask(), **RETRY)
+    assert response.status_code == 503
+    [step] = (await shared.view("resumed-fails"))["steps"]
+    assert (step["state"], step["step_id"]) == ("aborted", detached["step_id"])
+    assert step["output_tokens"] == held.after
+    shared.engine.replies.append(Reply(text="fresh"))
+    shared.engine.continue_aborted = False
+    try:
+        assert text_of(await shared.chat("resumed-fails", ask(), x_stainless_retry_count="2")) == "fresh"
+    finally:
+        shared.engine.continue_aborted = True
+    [segment] = await shared.segments("resumed-fails")
+    assert segment["extra_info"]["untrainable"] == [{"step_id": step["step_id"], "reason": "overtaken"}]

@@ -52,8 +52,10 @@ class Driver:
         """A fresh pipeline."""
         return self.model.reply_text("", False, stop, str)
 
-    def generation(self, max_new_tokens: int = 100, *, streaming: bool = True, **sampling: Any) -> Generation:
-        """A generation that was not begun."""
+    def generation(
+        self, max_new_tokens: int = 100, *, streaming: bool = True, one_version: bool = False, **sampling: Any
+    ) -> Generation:
+        """A generation that was not begun; `one_version` as without `--partial-rollout`."""
         request = GenerationRequest(
             session_id="s",
             prompt_json=",".join(map(str, PROMPT)).encode(),
@@ -61,8 +63,9 @@ class Driver:
             sampling=sampling,
             max_new_tokens=max_new_tokens,
             stop_ids=self.model.stop_ids,
-            resumable=is_resumable(sampling),
+            resumable=is_resumable(sampling) and not one_version,
             streaming=streaming,
+            one_version=one_version,
         )
         return Generation(request, self.text(sampling.get("stop") or ()))
 

@@ -197,6 +197,22 @@ async def test_a_natural_end_beats_an_abort_that_was_asked_for(driver: Driver) -
     assert sum(len(request.output_ids) for request in driver.requests) == len(expected)
 
 
+async def test_what_was_sampled_counts_towards_the_fewest_tokens_asked_for(any_driver: Driver) -> None:
+    expected = any_driver.says(faults=(faults.DropConnection(4),))
+    any_driver.assert_pieces(await any_driver.run(any_driver.generation(min_new_tokens=6)), expected)
+    assert [request.sampling_params["min_new_tokens"] for request in any_driver.requests] == [6, 2]
+
+
+@pytest.mark.parametrize(("fewest", "sent"), [(3, [3, 0]), (9, [5, 1])])
+async def test_the_fewest_tokens_are_never_negative_nor_more_than_the_budget(
+    driver: Driver, fewest: int, sent: list[int]
+) -> None:
+    """SGLang refuses both."""
+    driver.says(faults=faults.DropConnection(4))
+    await driver.run(driver.generation(5, min_new_tokens=fewest))
+    assert [request.sampling_params["min_new_tokens"] for request in driver.requests] == sent
+
+
 # Samplers with a state.
 
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from sidecar.generation.gate import Gate, Pause, PauseConflict, PauseExpired
+from sidecar.generation.gate import Gate, Pause, PauseConflict, PauseExpired, Scopes, call_scopes
 from tests.support.waiting import LIVENESS, until
+
+CALL = call_scopes("s", "i")
 
 
 def pause(pause_id: str = "p", *, scope: str = "all", mode: str = "abort", seconds: float = 60) -> Pause:
@@ -29,17 +31,18 @@ async def gate(expired: list[Pause]) -> Iterator[Gate]:
     one.close()
 
 
-async def waiting(gate: Gate, count: int = 1) -> list[asyncio.Task[None]]:
+async def waiting(gate: Gate, count: int = 1, scopes: Scopes = CALL) -> list[asyncio.Task[None]]:
     """Callers that wait at the gate."""
-    tasks = [asyncio.ensure_future(gate.wait_open()) for _ in range(count)]
-    await until(lambda: gate.suspended == count, "callers at the gate")
+    before = gate.suspended
+    tasks = [asyncio.ensure_future(gate.wait_open(scopes)) for _ in range(count)]
+    await until(lambda: gate.suspended == before + count, "callers at the gate")
     return tasks
 
 
 async def opened(gate: Gate) -> None:
     """A caller passes that was held."""
     assert not gate.open
-    await all_pass([asyncio.ensure_future(gate.wait_open())])
+    await all_pass([asyncio.ensure_future(gate.wait_open(CALL))])
 
 
 async def all_pass(tasks: list[asyncio.Task[None]]) -> None:
@@ -50,7 +53,7 @@ async def all_pass(tasks: list[asyncio.Task[None]]) -> None:
 async def test_an_open_gate_lets_pass_without_a_turn_of_the_loop(gate: Gate) -> None:
     """Nothing may come between the look at the gate and the request that is sent after it."""
     with pytest.raises(StopIteration):
-        gate.wait_open().send(None)
+        gate.wait_open(CALL).send(None)
     assert gate.open
     assert gate.suspended == 0
 
@@ -82,6 +85,26 @@ async def test_the_gate_opens_when_the_last_of_several_pauses_is_lifted(gate: Ga
     assert not tasks[0].done()
     gate.lift("b")
     await all_pass(tasks)
+
+
+async def test_a_pause_holds_the_calls_of_its_scope_and_no_others(gate: Gate) -> None:
+    gate.add(pause("s", scope="session:s"))
+    gate.add(pause("i", scope="instance:j"))
+    held = [call_scopes("s", None), call_scopes("s", "i"), call_scopes("other", "j"), call_scopes("s", "j")]
+    free = [call_scopes("t", None), call_scopes("t", "i"), call_scopes("j", "s"), call_scopes("all", "all")]
+    assert not any(map(gate.open_for, held))
+    assert all(map(gate.open_for, free))
+    tasks = [task for scopes in held for task in await waiting(gate, scopes=scopes)]
+    assert (gate.suspended, gate.held("all"), gate.held("session:s"), gate.held("instance:j")) == (4, 4, 3, 2)
+    await all_pass([asyncio.ensure_future(gate.wait_open(scopes)) for scopes in free])
+    gate.lift("s")
+    await all_pass(tasks[:2])
+    assert not tasks[2].done()
+    assert not tasks[3].done()
+    assert gate.held("session:s") == 1
+    gate.lift("i")
+    await all_pass(tasks)
+    assert gate.suspended == 0
 
 
 async def test_lifting_all_lifts_all_oldest_first(gate: Gate) -> None:

@@ -85,6 +85,7 @@ OFF_POLICY: list[dict[str, Any]] = [
     {"repetition_penalty": 1.01},
     {"logit_bias": {"5": 1.0}},
     {"json_schema": "{}"},
+    {"min_new_tokens": 1},
 ]
 
 
@@ -140,6 +141,8 @@ def test_a_sampler_with_a_state_of_its_own_is_not_resumable(sampling: dict[str, 
         ({"json_schema": "{}"}, "it can only be pinned to null"),
         ({"max_new_tokens": 0}, "at least 1"),
         ({"max_new_tokens": 1.5}, "whole number"),
+        ({"min_new_tokens": -1}, "at least 0"),
+        ({"min_new_tokens": 0.5}, "whole number"),
     ],
     ids=str,
 )

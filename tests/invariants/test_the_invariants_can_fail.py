@@ -19,10 +19,12 @@ from sidecar.tito.model import Model
 from sidecar.tito.place import Placement
 from sidecar.tito.plan import PlannedPrompt
 from sidecar.tito.segments import SegmentPlan, segment_arrays
+from tests.invariants import independent
 from tests.invariants.agent import Agent
 from tests.invariants.examples import aligned_example, durable_example, exact_example, unpoisoned_example
 from tests.invariants.failures import Failure
 from tests.invariants.house import House
+from tests.invariants.independent import Crowd, Held, independent_example
 from tests.invariants.killing import Fuse
 from tests.invariants.moves import Ask, Program, Replay, Turn, programs
 from tests.invariants.policy import Sample
@@ -117,6 +119,22 @@ def test_a_step_committed_after_its_reply_breaks_i5(qwen3_dir: Path, tmp_path: P
 
     with pytest.raises(AssertionError, match=r"^I5: "):
         asyncio.run(kill_at_the_second_reply())
+
+
+def test_a_session_that_generates_one_step_at_a_time_breaks_i7(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate = Session.generate
+
+    async def in_turn(self: Session, *arguments: Any) -> None:
+        async with self.lock:
+            await generate(self, *arguments)
+
+    monkeypatch.setattr(Session, "generate", in_turn)
+    monkeypatch.setattr(independent, "_PATIENCE", 1.0)  # it is to be caught, not waited for
+    crowd = Crowd((Held("root", 1, False, False), Held("first turn", 1, False, False)), (0, 1))
+    with pytest.raises(AssertionError, match=r"^I7: "):
+        stage.play(lambda world: independent_example(world, crowd))
 
 
 def test_a_failed_step_that_stays_in_its_session_breaks_i8(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sidecar.store.protocol import PauseRow, SessionRow
-from sidecar.tito.records import BreakReason, Forgiven, StepRecord, VersionSpan
+from sidecar.tito.records import BreakReason, Forgiven, RoutedRows, StepRecord, VersionSpan
 
 
 def session(session_id: str = "s1", **changes: Any) -> SessionRow:
@@ -61,6 +61,7 @@ def step(session_id: str = "s1", step_id: str = "a", sequence: int | None = 0, *
         "delivered": False,
         "untrainable": "version_unknown",
         "superseded_by": "other",
+        "routed_rows": RoutedRows(3, 8, 48, 8, 2),
         "prefix": b'{"role":"assistant","content":"p"}',
         "replaced": ("x", "y"),
         "template_kwargs": {"enable_thinking": False},

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from sidecar.store.protocol import SessionRow
 from sidecar.store.sql import SqlStore
-from sidecar.tito.records import BreakReason, Forgiven, StepRecord, VersionSpan
+from sidecar.tito.records import BreakReason, Forgiven, RoutedRows, StepRecord, VersionSpan
 from tests.store.samples import assert_same_step
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)  # NUL and astral characters included
@@ -72,6 +72,7 @@ STEPS = st.builds(
     delivered=st.booleans(),
     untrainable=st.none() | TEXT,
     superseded_by=st.none() | TEXT,
+    routed_rows=st.none() | st.builds(RoutedRows, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS),
     prefix=st.binary(max_size=20),
     replaced=st.lists(TEXT, max_size=3).map(tuple),
     template_kwargs=OBJECTS,

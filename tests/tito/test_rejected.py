@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from sidecar.tito.model import Model
 from sidecar.tito.rejected import rejected_steps
-from sidecar.tito.segments import plan_segments, untrainable_steps
+from sidecar.tito.segments import TrainingRules, plan_segments, untrainable_steps
 from sidecar.tito.trajectory import Trajectory
 from tests.tito.forests import trajectories
 from tests.tito.talk import Talk
@@ -106,14 +106,14 @@ class TestTraining:
 
     def test_unless_it_is_to_be_left_out(self) -> None:
         trajectory = forest(*self.FOREST)
-        assert untrainable_steps(trajectory, drop_rejected=True) == {"a": "rejected"}
-        [plan] = plan_segments(trajectory, drop_rejected=True)
+        assert untrainable_steps(trajectory, TrainingRules(drop_rejected=True)) == {"a": "rejected"}
+        [plan] = plan_segments(trajectory, rules=TrainingRules(drop_rejected=True))
         assert plan.trained == {"b", "c"}
 
     def test_an_earlier_reason_is_kept(self) -> None:
         off = {**SAME, "untrainable": "off_policy_sampling"}
         trajectory = forest(("a", None, off), *self.FOREST[1:])
-        assert untrainable_steps(trajectory, drop_rejected=True) == {"a": "off_policy_sampling"}
+        assert untrainable_steps(trajectory, TrainingRules(drop_rejected=True)) == {"a": "off_policy_sampling"}
 
     @settings(deadline=None)
     @given(trajectories())

@@ -6,11 +6,13 @@ has n - 1 rows. Numpy only: slime turns arrays into tensors itself. Pure functio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from trainer_hooks.packed_array import unpack
 from trainer_hooks.slime.errors import ConversionError, SegmentError, SettingError
 from trainer_hooks.slime.settings import arg
 
@@ -22,13 +24,18 @@ def replay_enabled(args: Any) -> bool:
     return bool(arg(args, "use_rollout_routing_replay", False))
 
 
-def segment_experts(value: Any, *, full_length: int, kept: int, args: Any) -> Experts | None:
+def segment_experts(value: Any, *, full_length: int, kept: int, trains: bool, args: Any) -> Experts | None:
     """Expert rows for a segment of `full_length` tokens of which `kept` remain: int32 [kept - 1, layers, topk].
 
-    None where there are none, or where `args` says that slime does not replay. Raises `SegmentError` on
-    another shape, and where replay is on and the segment has none.
+    `value` is an array, nested lists, or the object in which the control plane packs an array into JSON.
+    None where there are none, or where `args` says that slime does not replay. A segment of which nothing
+    `trains` may lack them under replay (an anchor for whose steps the engine gave no rows): placeholders stand
+    in, since they change no gradient. Raises `SegmentError` on another shape, and where replay is on and a
+    trained segment has none.
     """
     if value is None:
+        if replay_enabled(args) and not trains:
+            return _placeholders(kept - 1, args)
         if replay_enabled(args):
             raise SegmentError(
                 "routed_experts is missing but use_rollout_routing_replay is set; start the sidecar with "
@@ -38,7 +45,7 @@ def segment_experts(value: Any, *, full_length: int, kept: int, args: Any) -> Ex
     if not arg(args, "use_rollout_routing_replay", True):
         return None
     try:
-        rows = np.asarray(value)
+        rows = unpack(value) if isinstance(value, Mapping) else np.asarray(value)
     except ValueError as error:  # lists of unequal length
         raise SegmentError(f"routed_experts is not a regular array: {error}") from error
     if rows.dtype.kind not in "iu":
@@ -57,15 +64,17 @@ def dead_experts(args: Any) -> Experts | None:
 
     Not zeros: slime takes a layer of zeros for a broken capture and refuses the batch.
     """
-    if not replay_enabled(args):
-        return None
+    return _placeholders(1, args) if replay_enabled(args) else None
+
+
+def _placeholders(count: int, args: Any) -> Experts:
     layers, topk = arg(args, "num_layers"), arg(args, "moe_router_topk")
     if layers is None or topk is None:
         raise SettingError(
             f"num_layers is {layers!r} and moe_router_topk is {topk!r} while use_rollout_routing_replay is "
             "set; both must be on args"
         )
-    return np.tile(np.arange(topk, dtype=np.int32), (1, int(layers), 1))
+    return np.tile(np.arange(topk, dtype=np.int32), (count, int(layers), 1))
 
 
 def check_replay_rows(value: Any, *, token_count: int, position: int, args: Any) -> None:

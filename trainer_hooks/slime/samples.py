@@ -86,7 +86,11 @@ def _write(sample: Any, segment: Segment, arrays: SegmentArrays, args: Any) -> N
             "prompt token and a response token"
         )
     routed_experts = segment_experts(
-        segment.get("routed_experts"), full_length=arrays.full_length, kept=len(tokens), args=args
+        segment.get("routed_experts"),
+        full_length=arrays.full_length,
+        kept=len(tokens),
+        trains=arrays.trainable,
+        args=args,
     )
     finish_reason = required(segment, "finish_reason", f"segment {segment.get('segment_index')!r}")
     loss_mask, logprobs = _response_arrays(segment, arrays)

@@ -1,0 +1,79 @@
+"""What the tests of this folder do with a sidecar and check of its segments, whichever engine is behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+
+from tests.engine.subject import TOLERANCE, Subject
+from tests.engine.tap import Exchange
+from tests.support.chat import ask, completion, joined, payloads
+from tests.support.running import Running
+
+Json = dict[str, Any]
+STORY = "Write a long story about a dragon who lives in the mountains."
+"""SmolLM2 goes on for hundreds of tokens; random weights hardly ever end."""
+
+
+def story(tokens: int, **fields: Any) -> Json:
+    """A body whose greedy reply has just that many tokens."""
+    return ask(STORY, temperature=0, max_tokens=tokens, **fields)
+
+
+async def begun(
+    subject: Subject, running: Running, session: str, tokens: int, *, after: int = 4, stream: bool = False
+) -> tuple[asyncio.Task[httpx.Response], Exchange]:
+    """A story under way of which the engine has given `after` ids; the agent's call and the engine's."""
+    call = asyncio.ensure_future(running.chat(session, story(tokens, stream=stream)))
+    return call, await subject.tap.until_ids(session, after)
+
+
+def text_of(response: httpx.Response) -> str:
+    """The reply's text, streamed or not."""
+    if response.headers["content-type"].startswith("text/event-stream"):
+        assert response.status_code == 200, response.text
+        return joined(payloads(response.text))
+    return completion(response).choices[0].message.content or ""
+
+
+async def exact_segment(subject: Subject, running: Running, session: str) -> Json:
+    """The session's one segment, which has to be what the engine was asked and what it gave, id by id."""
+    [segment] = await running.segments(session)
+    calls = subject.tap.generations(session)
+    tokens, mask = segment["tokens"], segment["full_loss_mask"]
+    last = calls[-1]
+    assert tokens == last.input_ids + last.output_ids
+    for call in calls:
+        start, end = len(call.input_ids), len(call.input_ids) + len(call.output_ids)
+        assert call.input_ids == tokens[:start]
+        assert call.output_ids == tokens[start:end]
+        assert mask[start:end] == [1] * len(call.output_ids)
+    trained = [
+        pair for pair, one in zip(zip(tokens, segment["full_logprobs"], strict=True), mask, strict=True) if one
+    ]
+    assert trained == [pair for call in calls for pair in call.pairs]
+    return dict(segment)
+
+
+async def assert_scored(subject: Subject, segment: Json, version: str | None = None) -> int:
+    """A direct `/generate` of the segment's ids reads the same ids and gives their logprobs, within `TOLERANCE`.
+
+    Only of ids that `version` sampled, if one is named, whose weights have to be loaded. How many were compared."""
+    scores = [None, *await subject.score(segment["tokens"])]
+    columns = (scores, segment["full_logprobs"], segment["full_loss_mask"], segment["full_versions"])
+    pairs = [
+        (score, held)
+        for score, held, one, stamp in zip(*columns, strict=True)
+        if one and version in (None, stamp) and score is not None
+    ]
+    worst = max((abs(score - held) for score, held in pairs), default=0.0)
+    assert worst <= TOLERANCE, f"logprobs differ by up to {worst}"
+    return len(pairs)
+
+
+def sampled_versions(segment: Json) -> list[str]:
+    """The version of every trained id."""
+    pairs = zip(segment["full_versions"], segment["full_loss_mask"], strict=True)
+    return [version for version, one in pairs if one]

@@ -1,0 +1,5 @@
+"""Fixtures of this folder: a sidecar that the tests of one module share."""
+
+from tests.support.shared import module_sidecar, shared
+
+__all__ = ["module_sidecar", "shared"]
