@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-from sidecar.model_files import ModelFilesError, read_model
+from sidecar.model_files import ModelFilesError, lasting_name, read_model
 
 
 @pytest.fixture
@@ -146,3 +146,13 @@ class TestStopIds:
         (directory / "config.json").write_bytes(content.encode(errors="surrogateescape"))
         with pytest.raises(ModelFilesError, match=r"config.json is no JSON"):
             read_model(str(directory))
+
+
+def test_a_directory_is_recorded_as_an_absolute_path_and_a_hub_id_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name in ("model", "./model", str(tmp_path / "model")):
+        assert lasting_name(name) == str(tmp_path / "model")
+    assert lasting_name("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"

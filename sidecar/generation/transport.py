@@ -7,7 +7,7 @@ One event loop; every call may be cancelled at any await, which closes its conne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +19,9 @@ from adapters.engines.sglang import SESSION_HEADER, engine_info, raise_http_erro
 
 _CONNECT_SECONDS = 10
 _CONTROL_SECONDS = 10
+_KEEP_ALIVE_SECONDS = 3
+"""Less than SGLang's own 5 s, so that no call goes out on a connection that is just being closed."""
+_END_SECONDS = 0.2
 _EVENT_LIMIT = 256 * 2**20
 """Bytes of one SSE event; a cumulative stream repeats all ids and logprobs in each."""
 
@@ -39,10 +42,13 @@ class EngineTransport:
         """Make the clients; nothing is sent yet."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
         self._streams = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30), timeout=timeout, auto_decompress=True
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS),
+            timeout=timeout,
+            auto_decompress=True,
         )
         self._control = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=_CONTROL_SECONDS)
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=_CONTROL_SECONDS),
         )
 
     async def close(self) -> None:
@@ -87,6 +93,7 @@ class EngineTransport:
                 searched = 0
                 data = event.removeprefix(b"data:").strip()
                 if data == b"[DONE]":
+                    await _read_to_end(response)
                     return
                 if event.startswith(b"data:"):
                     yield _payload(data)
@@ -132,20 +139,36 @@ class EngineTransport:
             models = await self._get_json("/v1/models")
         return engine_info(model_info, server_info, models)
 
+    async def post_json(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The JSON that one of the server's small endpoints answers; asked once. Raises `EngineError`."""
+        return await self._json("POST", path, orjson.dumps(body))
+
     async def _get_json(self, path: str) -> dict[str, Any]:
+        parsed = await self._json("GET", path, None)
+        return parsed if isinstance(parsed, dict) else {}
+
+    async def _json(self, method: str, path: str, data: bytes | None) -> Any:
         assert self._control is not None, "start() comes first"
+        headers = {**self._headers, **({"Content-Type": "application/json"} if data is not None else {})}
         try:
-            async with self._control.get(f"{self.url}{path}", headers=self._headers) as response:
+            async with self._control.request(method, f"{self.url}{path}", data=data, headers=headers) as response:
                 body = await response.read()
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise EngineUnreachable(f"{self.url}{path}: {error or type(error).__name__}") from error
         if response.status != 200:
             raise_http_error(response.status, body)
         try:
-            parsed = orjson.loads(body)
+            return orjson.loads(body)
         except orjson.JSONDecodeError as error:
             raise ContractError(f"{self.url}{path} answers no JSON") from error
-        return parsed if isinstance(parsed, dict) else {}
+
+
+async def _read_to_end(response: aiohttp.ClientResponse) -> None:
+    """After `[DONE]` comes the end of the body: a response that is left before it takes its connection along."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_END_SECONDS):
+            while await response.content.readany():
+                pass
 
 
 def _payload(data: bytes) -> dict[str, Any]:

@@ -43,8 +43,6 @@ def segment_json(
     index: int,
     count: int,
     blobs: Mapping[bytes, bytes],
-    *,
-    tokenizer: str,
 ) -> dict[str, Any]:
     """One segment, as `design/tito.md` names its fields. Its arrays are plain lists of equal length."""
     arrays = segment_arrays(plan)
@@ -73,7 +71,8 @@ def segment_json(
             "run_id": row.run_id,
             "metadata": row.metadata,
             "template_sha256": leaf.template_sha256,
-            "tokenizer": tokenizer,
+            "tokenizer": leaf.tokenizer,
+            "tokenizer_sha256": leaf.tokenizer_sha256,
             "lineage_id": plan.leaf.lineage()[0].record.step_id,
             "branch_from_step_id": _branch_point(plan),
             "step_ids": [record.step_id for record in records],

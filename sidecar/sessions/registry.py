@@ -21,6 +21,7 @@ from sidecar.sessions.view import session_view
 from sidecar.store.protocol import SessionRow, Store, StoredSession
 from sidecar.tito.model import Model
 from sidecar.tito.modes import recorded_modes
+from sidecar.tito.reading import Readings
 from sidecar.tito.segments import NoSteps, SegmentPlan, plan_segments
 from sidecar.tito.trajectory import main_lineage
 
@@ -48,6 +49,11 @@ class Registry:
         self._sessions: dict[str, Session] = {}
         self._loading: dict[str, asyncio.Task[Session | None]] = {}
         self.stopping = False
+
+    def readings(self, session_id: str) -> Readings:
+        """What the last requests of a session said; nothing if it is not in memory."""
+        session = self._sessions.get(session_id)
+        return session.readings if session is not None else Readings()
 
     async def for_call(self, session_id: str, instance_id: str | None) -> Session:
         """The open session of an agent's call; an id never seen opens one. Raises `RequestError`."""
@@ -161,7 +167,7 @@ class Registry:
         keys = list(dict.fromkeys(key for plan in plans for key in message_keys(plan)))
         blobs = await self._store.read_blobs(session_id, keys)
         data = [
-            segment_json(row, session.trajectory, plan, index, len(plans), blobs, tokenizer=self._model.name)
+            segment_json(row, session.trajectory, plan, index, len(plans), blobs)
             for index, plan in enumerate(plans)
         ]
         if drain and row.drained_at is None:

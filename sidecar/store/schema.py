@@ -6,6 +6,8 @@ blobs, structured values are JSON text, times are Unix seconds. Data only, share
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     Boolean,
     Column,
@@ -22,7 +24,7 @@ from sqlalchemy import (
 SCHEMA_MAJOR = 1
 """Raised when an older program could no longer read or write the tables."""
 
-SCHEMA_MINOR = 0
+SCHEMA_MINOR = 1
 """Raised when something was added that an older program may ignore."""
 
 VERSION_KEY = "schema_version"
@@ -80,6 +82,8 @@ step = Table(
     Column("tools_hash", LargeBinary),
     Column("body_hash", LargeBinary, nullable=False),
     Column("template_sha256", Text, nullable=False),
+    Column("tokenizer_sha256", Text),
+    Column("tokenizer", Text),
     Column("call_id", Text, nullable=False),
     Column("replaced", Text, nullable=False),
     Column("template_kwargs", Text, nullable=False),
@@ -115,3 +119,12 @@ pause = Table(
     Column("reason", Text),
     Column("lease_expires_at", Double, nullable=False),
 )
+
+ADDED = {1: (step.c.tokenizer_sha256, step.c.tokenizer)}
+"""Minor version -> the columns that came with it. They allow NULL: that is what they hold in older rows, and what
+an older program leaves in them."""
+
+
+def columns_since(minor: int) -> tuple[Column[Any], ...]:
+    """The columns that a database of this minor version lacks."""
+    return tuple(column for added, columns in sorted(ADDED.items()) if added > minor for column in columns)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import Connection, Select, bindparam, func, null, select
 
 from sidecar.store import rows, schema, version, writes
 from sidecar.store.backend import Backend
@@ -28,20 +28,26 @@ T = TypeVar("T")
 _KEYS_PER_QUERY = 1000
 
 _SESSION = select(schema.session).where(schema.session.c.session_id == bindparam("in_session"))
-_STEPS = (
-    select(schema.step)
-    .where(schema.step.c.session_id == bindparam("in_session"))
-    .order_by(
-        schema.step.c.sequence.is_(None),
-        schema.step.c.sequence,
-        schema.step.c.created_at,
-        schema.step.c.step_id,
-    )
-)
 _BLOBS = select(schema.blob.c.key, schema.blob.c.data).where(
     schema.blob.c.session_id == bindparam("in_session"),
     schema.blob.c.key.in_(bindparam("keys", expanding=True)),
 )
+
+
+def _steps_of(minor: int) -> Select[Any]:
+    """The steps of a session in a database of this minor version, with NULL for the columns that it lacks."""
+    lacking = {column.name for column in schema.columns_since(minor)}
+    columns = [null().label(column.name) if column.name in lacking else column for column in schema.step.c]
+    return (
+        select(*columns)
+        .where(schema.step.c.session_id == bindparam("in_session"))
+        .order_by(
+            schema.step.c.sequence.is_(None),
+            schema.step.c.sequence,
+            schema.step.c.created_at,
+            schema.step.c.step_id,
+        )
+    )
 
 
 class SqlStore:
@@ -68,6 +74,7 @@ class SqlStore:
         self._read_only = read_only
         self._backend: Backend | None = None
         self._writer: GroupedWriter | None = None
+        self._steps = _steps_of(schema.SCHEMA_MINOR)
 
     @property
     def backend(self) -> Backend:
@@ -85,9 +92,9 @@ class SqlStore:
         backend = SqliteBackend(self._path, self._busy_timeout)
         try:
             if self._read_only:
-                await backend.read(version.check)
+                self._steps = _steps_of(await backend.read(version.check))
             else:
-                await backend.write(version.create_or_check)
+                await backend.write(version.create_or_upgrade)
         except BaseException as error:
             await backend.dispose()
             if isinstance(error, StoreError) or not isinstance(error, Exception):
@@ -153,7 +160,7 @@ class SqlStore:
         def query(connection: Connection) -> tuple[Any, Sequence[Any]]:
             at = {"in_session": session_id}
             found = connection.execute(_SESSION, at).mappings().first()
-            return found, [] if found is None else connection.execute(_STEPS, at).mappings().all()
+            return found, [] if found is None else connection.execute(self._steps, at).mappings().all()
 
         what = f"session {session_id}"
         found, steps = await self._read(what, query)

@@ -1,4 +1,4 @@
-"""Creates the tables, or checks that those found are ours to use; and the trial write.
+"""Creates the tables, or checks that those found are ours to use and adds what they lack; and the trial write.
 
 Promise: a database of a newer major version, or of another program, is left untouched. Runs inside the caller's
 transactions on the writer's connection.
@@ -6,7 +6,8 @@ transactions on the writer's connection.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, insert, inspect, select
+from sqlalchemy import Connection, insert, inspect, select, update
+from sqlalchemy.schema import CreateColumn
 
 from sidecar.store import schema
 from sidecar.store.protocol import StoreError, StoreVersionError
@@ -16,14 +17,17 @@ _PROBE_CHARACTERS = 65536
 """Large enough to need new pages, for which a full disk has no room."""
 
 
-def create_or_check(connection: Connection) -> None:
-    """Create the tables in an empty database, else check its version.
+_OURS = f"{schema.SCHEMA_MAJOR}.{schema.SCHEMA_MINOR}"
+
+
+def create_or_upgrade(connection: Connection) -> None:
+    """Create the tables in an empty database, else check its version and add the columns that it lacks.
 
     Raises `StoreVersionError` on a newer major version, `StoreError` on a database that is not ours. A newer
-    minor version is fine: it only adds what this program may ignore."""
+    minor version is fine and stays as it is: it only adds what this program may ignore."""
     names = set(inspect(connection).get_table_names())
     if schema.meta.name in names:
-        check(connection)
+        _upgrade(connection, check(connection))
     elif names:
         raise StoreError(
             f"store {connection.engine.url.database} holds tables of another program "
@@ -31,8 +35,16 @@ def create_or_check(connection: Connection) -> None:
         )
     else:
         schema.metadata.create_all(connection)
-        version = f"{schema.SCHEMA_MAJOR}.{schema.SCHEMA_MINOR}"
-        connection.execute(insert(schema.meta).values(key=schema.VERSION_KEY, value=version))
+        connection.execute(insert(schema.meta).values(key=schema.VERSION_KEY, value=_OURS))
+
+
+def _upgrade(connection: Connection, minor: int) -> None:
+    if minor >= schema.SCHEMA_MINOR:
+        return
+    for column in schema.columns_since(minor):
+        definition = CreateColumn(column).compile(dialect=connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}")
+    connection.execute(update(schema.meta).where(schema.meta.c.key == schema.VERSION_KEY).values(value=_OURS))
 
 
 def write_probe(connection: Connection) -> None:
@@ -46,9 +58,9 @@ def delete_probe(connection: Connection) -> None:
     connection.execute(schema.meta.delete().where(schema.meta.c.key == schema.PROBE_KEY))
 
 
-def check(connection: Connection) -> None:
-    """Check the version of a database for a reader or writer of it. Raises `StoreVersionError` on a newer major
-    version, `StoreError` on a database without our tables."""
+def check(connection: Connection) -> int:
+    """Check the version of a database for a reader or writer of it; its minor version. Raises `StoreVersionError`
+    on a newer major version, `StoreError` on a database without our tables."""
     place = f"store {connection.engine.url.database}"
     if not inspect(connection).has_table(schema.meta.name):
         raise StoreError(f"{place} is no store of tito-sidecar; name the sidecar's --store or --state-dir")
@@ -58,11 +70,11 @@ def check(connection: Connection) -> None:
     major, _, minor = (found or "").partition(".")
     if not (major.isdecimal() and minor.isdecimal()):
         raise StoreError(f"{place} has no readable schema version ({found!r}); give another path")
-    ours = f"{schema.SCHEMA_MAJOR}.{schema.SCHEMA_MINOR}"
     if int(major) > schema.SCHEMA_MAJOR:
         raise StoreVersionError(
-            f"{place} has schema version {found}, this program knows {ours}; upgrade tito-sidecar, "
+            f"{place} has schema version {found}, this program knows {_OURS}; upgrade tito-sidecar, "
             "or give another path"
         )
     if int(major) < schema.SCHEMA_MAJOR:
-        raise StoreError(f"{place} has schema version {found}, which this program ({ours}) cannot upgrade")
+        raise StoreError(f"{place} has schema version {found}, which this program ({_OURS}) cannot upgrade")
+    return int(minor)

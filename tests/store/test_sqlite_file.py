@@ -15,7 +15,7 @@ from sidecar.store.protocol import StoreError, StoreVersionError
 from sidecar.store.sql import SqlStore
 from sidecar.store.sqlite import _enter_wal
 from tests.store.samples import session, step
-from tests.store.sqlite_tools import assert_cannot_start, pragma
+from tests.store.sqlite_tools import assert_cannot_start, pragma, version_of
 
 
 def mode(path: Path) -> int:
@@ -67,9 +67,8 @@ async def test_commits_wait_for_the_disk(path: Path) -> None:
     await store.close()
 
 
-async def test_a_new_store_has_version_1_0(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT value FROM meta WHERE key='schema_version'").fetchone() == ("1.0",)
+async def test_a_new_store_has_version_1_1(path: Path) -> None:
+    assert version_of(path) == "1.1"
 
 
 @pytest.mark.parametrize(
@@ -91,6 +90,7 @@ async def test_a_newer_minor_version_is_fine(path: Path) -> None:
     await store.save_step(step(), {})
     assert await store.load_session("s1") is not None
     await store.close()
+    assert version_of(path) == "1.7"
 
 
 async def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
