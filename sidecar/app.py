@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 
 from adapters.engines.base import EngineError, EngineInfo, EngineRefusal
 from adapters.engines.routed_experts import ExpertShape
-from adapters.models.selection import ParserChoice
+from adapters.models.selection import ENGINE, ParserChoice
 from sidecar.config import Settings, SettingsError, is_loopback
 from sidecar.control.app import build_control, build_probes
 from sidecar.control.rollout import RolloutRoutes
@@ -31,7 +31,7 @@ from sidecar.generation.pauses import Pauses
 from sidecar.generation.transport import EngineTransport
 from sidecar.generation.workers import Workers
 from sidecar.interception import Interception
-from sidecar.model_files import read_config, read_model
+from sidecar.model_files import lasting_name, read_config, read_model
 from sidecar.routing_replay import replay_shape
 from sidecar.secrets_files import private_dir, secret_file
 from sidecar.sessions.admission import Admission
@@ -135,6 +135,7 @@ class Sidecar:
         if info is not None:
             engine.accept(info)
         self.model = await asyncio.to_thread(self._load_model, engine.info)
+        await self._check_engine_parser()
         for warning in self.model.parsers.formats.warnings:
             log.warning("%s", warning)
         window = settings.context_window or engine.info.context_length
@@ -149,7 +150,8 @@ class Sidecar:
     async def _ask_engine(self, transport: EngineTransport) -> EngineInfo | None:
         """What the engine says of itself; waits for an engine that still starts if nothing else tells."""
         settings = self.settings
-        needed = settings.tokenizer is None or settings.context_window is None
+        parsers = settings.tool_call_parser, settings.reasoning_parser
+        needed = settings.tokenizer is None or settings.context_window is None or ENGINE in parsers
         attempt = 0
         while True:
             try:
@@ -168,12 +170,25 @@ class Sidecar:
                 attempt += 1
                 await asyncio.sleep(1)
 
+    async def _check_engine_parser(self) -> None:
+        parser = self.model.parsers.formats.engine
+        if parser is None:
+            return
+        try:
+            await self.controller.parsing.check(parser)
+        except EngineError as error:
+            raise SettingsError(
+                f"{parser.flag} is 'engine', but --engine-url {self.settings.engine_url} cannot be asked: {error}. "
+                "It takes an SGLang server, not a router, and a parser that works at its endpoint; else set "
+                f"{parser.flag} to auto, none or a name"
+            ) from error
+
     def _load_model(self, info: EngineInfo) -> Model:
         settings = self.settings
         name = settings.tokenizer or info.tokenizer_path
         if name is None:
             raise SettingsError("the engine does not name its tokenizer; set --tokenizer")
-        text = read_model(name, settings.chat_template)
+        text = read_model(lasting_name(name), settings.chat_template)
         try:
             return build_model(
                 text,
@@ -212,7 +227,13 @@ class Sidecar:
         self.gateway = await self._serve(Listener(gateway_app, settings.listen, "--listen"))
         base_url = (settings.advertise_url or self.gateway.url).rstrip("/")
         status = StatusRoutes(
-            self.problems, engine, self.pauses, self.model, self._modes(), self.experts is not None
+            self.problems,
+            engine,
+            self.pauses,
+            self.model,
+            self._modes(),
+            self.controller.parsing,
+            self.experts is not None,
         )
         control_app = build_control(
             self.control_token,

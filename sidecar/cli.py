@@ -82,13 +82,22 @@ def check_template(
         str | None, typer.Option(help="path or hub id of the tokenizer of template files", show_default=False)
     ] = None,
     model_family: Annotated[str | None, typer.Option(help="auto or a family's name", show_default=False)] = None,
+    tool_call_parser: Annotated[str | None, typer.Option(help="as for serve", show_default=False)] = None,
+    reasoning_parser: Annotated[str | None, typer.Option(help="as for serve", show_default=False)] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file with any of serve's settings")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per path, a line each")] = False,
 ) -> None:
-    """Tell whether chat templates allow exact appending: exit code 0, or 1 if one is refused."""
+    """Tell whether chat templates allow exact appending.
+
+    Exit code 0: all do. 1: serve refuses one. 2: a path could not be examined, or a flag is wrong."""
     from sidecar.check_template.command import check_paths
 
-    given = {"tokenizer": tokenizer, "model_family": model_family}
+    given = {
+        "tokenizer": tokenizer,
+        "model_family": model_family,
+        "tool_call_parser": tool_call_parser,
+        "reasoning_parser": reasoning_parser,
+    }
     settings = load_settings({name: value for name, value in given.items() if value is not None}, config)
     raise typer.Exit(check_paths(paths, settings, as_json=as_json, complain=_complain))
 

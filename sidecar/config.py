@@ -19,7 +19,7 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
-from adapters.models.selection import REASONING_PARSERS, TOOL_CALL_PARSERS
+from adapters.models.selection import REASONING_PARSERS, TOOL_CALL_PARSERS, check_choice
 from adapters.models.templates import TEMPLATE_NAMES
 from sidecar.generation.sampling import check_pin
 from sidecar.setting_values import (
@@ -159,6 +159,8 @@ class Settings(BaseSettings):
         known = TOOL_CALL_PARSERS if info.field_name == "tool_call_parser" else REASONING_PARSERS
         if value not in known:
             raise ValueError(f"{value!r} is no known format; choose from {', '.join(known)}")
+        if info.field_name == "reasoning_parser":  # the other one comes first
+            check_choice(info.data.get("tool_call_parser", ""), value)
         return value
 
     @field_validator("sampling_pin")

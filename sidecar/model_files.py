@@ -45,6 +45,11 @@ def read_model(name: str, chat_template: Path | None = None) -> ModelText:
     )
 
 
+def lasting_name(name: str) -> str:
+    """`name` such that it can be recorded: a directory's path from any working directory."""
+    return str(Path(name).absolute()) if Path(name).is_dir() else name
+
+
 def read_tokenizer(name: str) -> Tokenizer:
     """The tokenizer of `name` alone, a directory or a hub id: no template is needed. Raises `ModelFilesError`."""
     return _tokenizer(_directory(name))

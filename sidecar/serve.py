@@ -75,7 +75,7 @@ def _announce(sidecar: Sidecar) -> None:
     formats = sidecar.model.parsers.formats
     log.info(
         "replies: tool calls %s, reasoning %s",
-        formats.tools.name if formats.tools is not None else "none",
-        formats.reasoning.name if formats.reasoning is not None else "none",
+        formats.calls_name or "none",
+        formats.reasoning_name or "none",
     )
     log.info("store:   %s", settings.store)

@@ -159,6 +159,8 @@ def test_a_path_that_cannot_be_read_does_not_hide_the_others(templates: Path, sm
         (["no/such-model"], ["'no/such-model'", "no such directory"]),
         (["./no-such-directory"], ["./no-such-directory: there is no such file or directory"]),
         (["{small}", "--model-family", "gwen"], ["--model-family is 'gwen'", "qwen3"]),
+        (["{small}", "--tool-call-parser", "xml"], ["--tool-call-parser is 'xml'", "qwen3_coder"]),
+        (["{small}", "--reasoning-parser", "hermes"], ["--reasoning-parser is 'hermes'", "deepseek-r1"]),
         (["{small}", "--config", "{templates}/none.yaml"], ["there is no such file"]),
         (["{small}", "--jsn"], ["--jsn"]),
     ],
@@ -182,6 +184,33 @@ def test_settings_come_from_the_environment_and_the_file_too(templates: Path, sm
     config.write_text(json.dumps({"tokenizer": str(small_dir), "model_family": "smollm2"}))
     done = run(path, "--json", "--config", config)
     assert json.loads(done.stdout)["family"] == "smollm2"
+
+
+def test_parsers_and_family_can_be_named_on_the_command_line_and_win(templates: Path, small_dir: Path) -> None:
+    config = templates / "tito.yaml"
+    config.write_text(json.dumps({"tokenizer": str(small_dir), "tool_call_parser": "pythonic"}))
+    flags = ("--model-family", "glm", "--tool-call-parser", "qwen3_coder", "--reasoning-parser", "kimi")
+    done = run(templates / "exact.jinja", "--json", "--config", config, *flags, TITO_REASONING_PARSER="none")
+    report = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert (report["family"], report["tool_call_parser"], report["reasoning_parser"]) == (
+        "glm",
+        "qwen3_coder",
+        "kimi",
+    )
+    done = run(templates / "exact.jinja", "--json", "--config", config, "--reasoning-parser", "none")
+    report = json.loads(done.stdout)
+    assert (report["tool_call_parser"], report["reasoning_parser"]) == ("pythonic", None)
+
+
+def test_parsers_that_do_not_go_together_are_refused_as_serve_refuses_them(
+    templates: Path, small_dir: Path
+) -> None:
+    flags = ("--tool-call-parser", "gpt-oss", "--reasoning-parser", "think")
+    done = run(templates / "exact.jinja", "--tokenizer", small_dir, "--json", *flags)
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["verdict"], report["events"]) == (1, "refused", [])
+    assert "gpt-oss goes with gpt-oss or none, set both" in report["reason"]
 
 
 def test_our_own_templates_are_known_by_name(small_dir: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-from sidecar.model_files import ModelFilesError, read_model
+from sidecar.model_files import ModelFilesError, lasting_name, read_model
 
 
 @pytest.fixture
@@ -164,3 +164,13 @@ class TestVocabulary:
         if config is not None:
             write(directory, "config.json", config)
         assert read_model(str(directory)).vocab_size == rows
+
+
+def test_a_directory_is_recorded_as_an_absolute_path_and_a_hub_id_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name in ("model", "./model", str(tmp_path / "model")):
+        assert lasting_name(name) == str(tmp_path / "model")
+    assert lasting_name("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"

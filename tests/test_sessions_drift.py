@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from rich.console import Console
@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from sidecar.session_tools.drift import SessionDrift, session_drift
 from sidecar.session_tools.drift_view import print_drift
+from sidecar.session_tools.tokenizers import NamedCodec, Tokenizers
 from sidecar.store import open_store
 from sidecar.store.protocol import SessionRow, StoredSession, StoreError
 from sidecar.tito.codec import Codec
@@ -83,7 +84,8 @@ async def save(path: Path, steps: Sequence[StepRecord], session: SessionRow | No
 
 def small_drift(*steps: StepRecord, **changes: Any) -> SessionDrift:
     """The report on a session sampled with `SMALL`."""
-    return session_drift(StoredSession(row(**changes), list(steps)), Codec(SMALL), "small")
+    named = NamedCodec("small", Codec(SMALL))
+    return session_drift(StoredSession(row(**changes), list(steps)), lambda record: named)
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +150,11 @@ async def test_a_session_is_reported_while_the_sidecar_that_writes_it_runs(
         answer = completion(await sidecar.chat("s", body)).choices[0].message.model_dump(exclude_none=True)
         body = follow(body, answer, "Go on.")
     state = tmp_path / "state"
-    report = await asyncio.to_thread(drift_json, "s", "--state-dir", state, "--tokenizer", qwen3_dir)
+    report = await asyncio.to_thread(drift_json, "s", "--state-dir", state)
 
     assert report["state"] == "open"
+    assert report["tokenizers"] == [{"name": str(qwen3_dir), "sha256": sidecar.sidecar.model.tokenizer_sha256}]
+    assert report["warnings"] == []
     first, second = report["steps"]
     sampled = len(outputs[0]) + 1  # and the stop token
     assert first["stretches"][0]["position"] == -1, "the newline of the prompt and the sampled one are one token"
@@ -165,7 +169,7 @@ async def test_a_session_is_reported_while_the_sidecar_that_writes_it_runs(
 
     completion(await sidecar.chat("s", body))
     sidecar.engine.assert_i1(session="s")
-    later = await asyncio.to_thread(drift_json, "s", "--state-dir", state, "--tokenizer", qwen3_dir)
+    later = await asyncio.to_thread(drift_json, "s", "--state-dir", state)
     assert [one["tokens_changed"] > 0 for one in later["steps"]] == [True, False, True]
 
 
@@ -184,13 +188,13 @@ async def test_settings_come_from_the_environment_and_the_file_too(tmp_path: Pat
     config.write_text(json.dumps({"tokenizer": str(deepseek_dir), "state_dir": str(tmp_path / "nowhere")}))
     report = drift_json("s", "--config", config, TITO_STATE_DIR=str(tmp_path / "state"))
     assert report["totals"]["turns"] == 1
-    assert report["tokenizer"] == str(deepseek_dir)
+    assert [one["name"] for one in report["tokenizers"]] == [str(deepseek_dir)]
 
 
 async def test_wrong_use_is_refused_with_one_line(tmp_path: Path, deepseek_dir: Path, qwen3_dir: Path) -> None:
     await save(tmp_path / "tito.db", [step("a", output_ids=[68249, 23582, 1])])
     here = ("--state-dir", tmp_path)
-    refused(run("drift", "s", *here), "--tokenizer", "name the path or hub id")
+    refused(run("drift", "s", *here), "step a", "'./model'", "no such directory", "--tokenizer PATH_OR_ID")
     refused(run("drift", "other", *here, "--tokenizer", deepseek_dir), "'other' is not in the store")
     refused(run("drift", "s", *here, "--tokenizer", qwen3_dir), str(qwen3_dir), "stop id 1", "the sidecar served")
     refused(run("drift", "s", *here, "--tokenizer", tmp_path), "tokenizer.json")
@@ -223,7 +227,7 @@ def test_steps_without_a_reply_are_counted_and_left_out() -> None:
         step("b", "a", sequence=1, context_ids=[END], output_ids=[A, B], state="aborted", reply=b"", stop_id=None),
         step("c", "a", sequence=None, context_ids=[END], output_ids=[A], state="detached", reply=b"", stop_id=None),
     )
-    assert [turn.step_id for turn in report.turns] == ["a"]
+    assert [turn.reply.step_id for turn in report.turns] == ["a"]
     assert report.without_reply == 2
 
 
@@ -232,7 +236,7 @@ def test_only_what_trains_counts_as_trained() -> None:
         step("a", context_ids=[END], output_ids=[A, B, END]),
         step("b", "a", sequence=1, context_ids=[END], output_ids=[A, B, END], untrainable="off_policy_sampling"),
     )
-    assert [turn.trained for turn in report.turns] == [True, False]
+    assert [turn.reply.trained for turn in report.turns] == [True, False]
     assert report.totals.logprobs_misaligned == 6
     assert report.totals.trained_tokens_affected == 3
 
@@ -243,11 +247,9 @@ def test_a_session_without_a_step_has_an_empty_report() -> None:
     assert report.totals.turns == report.totals.tokens_sampled == 0
 
 
-def test_a_discarded_session_and_ids_beyond_the_vocabulary_are_refused() -> None:
+def test_a_discarded_session_is_refused() -> None:
     with pytest.raises(StoreError, match="was discarded"):
         small_drift(state="discarded")
-    with pytest.raises(StoreError, match="id 5000 is beyond its vocabulary"):
-        small_drift(step("a", context_ids=[END], output_ids=[5000], stop_id=None))
 
 
 def test_the_table_fits_80_columns_and_shows_what_cannot_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,9 +259,92 @@ def test_the_table_fits_80_columns_and_shows_what_cannot_be_seen(capsys: pytest.
         step("a", context_ids=[END], output_ids=[escape, *spelled, NEWLINE, *spelled, *[A, B, NEWLINE] * 30, END]),
         session_id="x" * 100,
     )
-    print_drift(Console(width=80, highlight=False), report, Codec(SMALL))
+    print_drift(Console(width=80, highlight=False), report)
     shown = capsys.readouterr().out
     assert all(len(line) <= 80 for line in shown.splitlines())
     assert "\x1b" not in shown
     assert '"<" ' in shown and '"<end>" ' in shown
     assert "... and 12 more; --json lists all." in shown
+
+
+def saved(directory: Path, tokenizer: Tokenizer) -> dict[str, str]:
+    """A tokenizer's directory, and what a step sampled with it records."""
+    directory.mkdir()
+    tokenizer.save(str(directory / "tokenizer.json"))
+    return {"tokenizer": str(directory), "tokenizer_sha256": Codec(tokenizer).sha256}
+
+
+class TestTokenizers:
+    UNKNOWN: ClassVar[dict[str, Any]] = {"tokenizer": None, "tokenizer_sha256": None}
+
+    def test_each_reply_is_read_with_the_tokenizer_that_it_recorded(self, tmp_path: Path) -> None:
+        small = saved(tmp_path / "small", SMALL)
+        plain = byte_tokenizer("<end>")
+        end = plain.token_to_id("<end>")
+        other = saved(tmp_path / "plain", plain)
+        tokenizers = Tokenizers(None)
+        report = session_drift(
+            StoredSession(
+                row(),
+                [
+                    step("a", context_ids=[END], output_ids=[A, B, END], **small),
+                    step(
+                        "b", "a", sequence=1, context_ids=[end], output_ids=[A, B, end], segment_reason="x", **other
+                    ),
+                    step("c", "b", sequence=2, context_ids=[end], output_ids=[A, B, end], **other),
+                ],
+            ),
+            tokenizers.of,
+        )
+        assert [turn.reply.changed for turn in report.turns] == [2, 0, 0]
+        assert [one.name for one in report.tokenizers] == [small["tokenizer"], other["tokenizer"]]
+        assert report.turns[1].tokenizer is report.turns[2].tokenizer, "read once"
+        assert report.warnings == []
+
+    async def test_one_that_has_changed_in_its_place_is_refused_with_both_hashes(self, tmp_path: Path) -> None:
+        recorded = saved(tmp_path / "model", SMALL)
+        await save(tmp_path / "tito.db", [step("a", context_ids=[END], output_ids=[A, B, END], **recorded)])
+        byte_tokenizer("<end>", vocab=["ba"], merges=[("b", "a")]).save(str(tmp_path / "model" / "tokenizer.json"))
+        now = Codec(Tokenizer.from_file(str(tmp_path / "model" / "tokenizer.json"))).sha256
+        shown = run("drift", "s", "--state-dir", tmp_path)
+        refused(shown, "step a", recorded["tokenizer"], recorded["tokenizer_sha256"], now, "--tokenizer PATH_OR_ID")
+
+    async def test_the_one_that_was_asked_for_is_used_and_the_mismatch_is_said(self, tmp_path: Path) -> None:
+        recorded = saved(tmp_path / "model", SMALL)
+        given = saved(tmp_path / "given", byte_tokenizer("<end>", vocab=["ba"], merges=[("b", "a")]))
+        steps = [
+            step("a", context_ids=[END], output_ids=[A, B, END], **recorded),
+            step("b", "a", sequence=1, context_ids=[END], output_ids=[B, A, END], **self.UNKNOWN),
+        ]
+        await save(tmp_path / "tito.db", steps)
+        here = ("--state-dir", tmp_path, "--tokenizer", given["tokenizer"])
+        report = drift_json("s", *here)
+        differs, unknown = report["warnings"]
+        assert differs.startswith("1 of 2 replies were sampled with another tokenizer")
+        for told in (recorded, given):
+            assert told["tokenizer"] in differs
+            assert told["tokenizer_sha256"][:16] in differs
+        assert unknown.startswith("1 of 2 replies do not say which tokenizer sampled them")
+        assert [one["tokenizer"] for one in report["steps"]] == [given["tokenizer"]] * 2
+        assert [one["recorded_tokenizer"] for one in report["steps"]] == [recorded["tokenizer"], None]
+        assert [one["tokens_changed"] for one in report["steps"]] == [0, 2]
+        shown = run("drift", "s", *here)
+        assert shown.returncode == 0
+        assert "Beware: 1 of 2 replies were sampled with another" in " ".join(shown.stdout.split())
+
+    def test_a_step_of_an_older_version_needs_the_name_of_its_tokenizer(self) -> None:
+        with pytest.raises(StoreError, match=r"step a does not say which .* --tokenizer PATH_OR_ID"):
+            Tokenizers(None).of(step("a", **self.UNKNOWN))
+
+    @pytest.mark.parametrize(
+        ("recorded", "own"), [(UNKNOWN, "another one: "), ({}, r"another one, './model' of sha256 k: ")]
+    )
+    def test_one_that_certainly_is_another_is_refused(
+        self, tmp_path: Path, recorded: dict[str, Any], own: str
+    ) -> None:
+        given = Tokenizers(saved(tmp_path / "small", SMALL)["tokenizer"])
+        with pytest.raises(StoreError, match=f"{own}id 5000 is beyond its vocabulary"):
+            given.of(step("a", context_ids=[END], output_ids=[5000], stop_id=None, **recorded))
+        with pytest.raises(StoreError, match=f"{own}the stop id {A} is 'a' in it, no control token"):
+            given.of(step("a", context_ids=[], output_ids=[A], **recorded))
+        assert given.of(step("a", context_ids=[], output_ids=[], stop_id=None, **recorded)).codec.vocab_size > 256

@@ -26,6 +26,7 @@ class Marks:
         self._by_spelling = {control[index]: mark for index, mark in self._character.items()}
         self._spelling = {mark: control[index] for index, mark in self._character.items()}
         self._hidden = {mark for index, mark in self._character.items() if index in special}
+        self._paired = [one for one in self._by_spelling if f"{one[0]}/{one[1:]}" in self._by_spelling]
         spellings = sorted(map(re.escape, self._by_spelling), key=len, reverse=True)
         self._spelled = re.compile("|".join(spellings)) if spellings else None
 
@@ -36,6 +37,17 @@ class Marks:
     def of_spellings(self, spellings: Collection[str]) -> frozenset[str]:
         """The marks of those spellings that are control tokens."""
         return frozenset(self._by_spelling[spelling] for spelling in spellings if spelling in self._by_spelling)
+
+    @property
+    def special(self) -> frozenset[str]:
+        """The marks that are hidden from clients."""
+        return frozenset(self._hidden)
+
+    def opened_by(self, text: str) -> str:
+        """The control token in which `text` ends, white space aside, if the tokenizer has one that closes it (`<x>`
+        and `</x>`, `[X]` and `[/X]`); else `""`."""
+        end = text.rstrip()
+        return max((one for one in self._paired if end.endswith(one)), key=len, default="")
 
     def marked(self, text: str) -> str:
         """`text` with every spelling of a control token as its mark: how decoded text looks if the model samples

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from adapters.models.engine_parser import EngineParser
 from adapters.models.formats.base import ReasoningFormat, ToolFormat
 from adapters.models.formats.gpt_oss import GPT_OSS
 from adapters.models.formats.reasoning import GPT_OSS_ANALYSIS
 from adapters.models.formats.schema import Tools
 from adapters.models.harmony import HarmonyParser
+from adapters.models.held import HeldForCalls, HeldForReasoning
 from adapters.models.marks import Marks
 from adapters.models.parser import Grammar, Parser, ReplyParser
 
@@ -18,11 +20,26 @@ from adapters.models.parser import Grammar, Parser, ReplyParser
 @dataclass(frozen=True, slots=True)
 class ReplyFormats:
     """How a model writes calls and reasoning; None: not at all, or in no way known here. `warnings` are for the
-    operator: what was guessed, or will not work."""
+    operator: what was guessed, or will not work. What `engine` reads is None here."""
 
     tools: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None
     warnings: tuple[str, ...] = ()
+    engine: EngineParser | None = None
+
+    @property
+    def calls_name(self) -> str | None:
+        """What the calls are read by, as the setting names it."""
+        if self.engine is not None and self.engine.reads == "calls":
+            return "engine"
+        return None if self.tools is None else self.tools.name
+
+    @property
+    def reasoning_name(self) -> str | None:
+        """What the reasoning is read by, as the setting names it."""
+        if self.engine is not None and self.engine.reads == "reasoning":
+            return "engine"
+        return None if self.reasoning is None else self.reasoning.name
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -41,6 +58,7 @@ class Parsers:
         self.formats = formats
         self._with_tools = Grammar(marks, reader, formats.reasoning, shown)
         self._without_tools = Grammar(marks, None, formats.reasoning, shown)
+        self._for_the_engine = Grammar(marks, None, formats.reasoning, marks.special)
         self._marks = marks
 
     def reasoning_open(self, tail: str) -> bool:
@@ -53,7 +71,23 @@ class Parsers:
         self, tail: str, use_tools: bool, tools: Sequence[Mapping[str, Any]], new_id: Callable[[int], str]
     ) -> Parser:
         """A parser for one reply to a prompt that ends in `tail`. `tools` are the request's, `new_id(n)` names the
-        n-th call if its format has no ids."""
+        n-th call if its format has no ids. It is a `HeldReply` where the engine has to be asked."""
+        engine = self.formats.engine
+        if engine is not None and engine.reads == "reasoning":
+            opened = self._marks.opened_by(tail)
+            return HeldForReasoning(
+                engine, self._marks, opened, lambda: self._in_process("", use_tools, tools, new_id)
+            )
+        if engine is not None and use_tools:
+            inner = ReplyParser(
+                self._for_the_engine, Tools(()), reasoning_open=self.reasoning_open(tail), new_id=new_id
+            )
+            return HeldForCalls(engine, inner, tools, new_id)
+        return self._in_process(tail, use_tools, tools, new_id)
+
+    def _in_process(
+        self, tail: str, use_tools: bool, tools: Sequence[Mapping[str, Any]], new_id: Callable[[int], str]
+    ) -> Parser:
         formats = self.formats
         if formats.tools is GPT_OSS or formats.reasoning is GPT_OSS_ANALYSIS:
             return HarmonyParser(

@@ -33,6 +33,15 @@ class Reply:
     calls: tuple[ToolCall, ...]
 
 
+def spread(reply: Reply) -> list[Delta]:
+    """A reply as deltas: reasoning, content, calls."""
+    return [
+        *([Delta("reasoning", reply.reasoning)] if reply.reasoning else []),
+        *([Delta("content", reply.content)] if reply.content else []),
+        *(Delta("tool_call", call=call) for call in reply.calls),
+    ]
+
+
 def join(deltas: list[Delta]) -> Reply:
     """The reply that these deltas make up."""
     return Reply(

@@ -8,6 +8,7 @@ import orjson
 
 from adapters.protocols import fields
 from adapters.protocols.errors import RequestError, bad_field
+from adapters.protocols.messages import check_message
 from adapters.protocols.request import ChatRequest, Sampling
 
 _BREAKS_EXACTNESS = (
@@ -179,9 +180,8 @@ def _continues(body: dict[str, Any]) -> bool:
 def _messages(value: Any, continues: bool) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not value:
         raise bad_field("messages", value, "send a list of at least one message")
-    for index, message in enumerate(value):
-        _check_message(message, f"messages[{index}]")
     last, where = value[-1], f"messages[{len(value) - 1}]"
+    check_message(last, where)
     if last["role"] == "assistant" and not continues:
         remedy = "the last message has to come from a user or a tool, unless continue_final_message is true"
         raise bad_field(f"{where}.role", "assistant", remedy)
@@ -192,45 +192,3 @@ def _messages(value: Any, continues: bool) -> list[dict[str, Any]]:
     if continues and last.get("tool_calls"):
         raise bad_field(f"{where}.tool_calls", last["tool_calls"], "only text can be continued; send its result")
     return value
-
-
-def _check_message(message: Any, where: str) -> None:
-    if not isinstance(message, dict):
-        raise bad_field(where, message, "send an object with role and content")
-    if not isinstance(message.get("role"), str):
-        raise bad_field(f"{where}.role", message.get("role"), "send system, user, assistant or tool")
-    content = message.get("content")
-    if isinstance(content, list):
-        for position, part in enumerate(content):
-            _check_part(part, f"{where}.content[{position}]")
-    elif content is not None and not isinstance(content, str):
-        raise bad_field(f"{where}.content", content, "send a string or a list of text parts")
-    for name in ("tool_call_id", "name", "reasoning_content", "reasoning"):
-        if message.get(name) is not None and not isinstance(message[name], str):
-            raise bad_field(f"{where}.{name}", message[name], "send a string")
-    _check_calls(message.get("tool_calls"), where)
-
-
-def _check_part(part: Any, where: str) -> None:
-    if not isinstance(part, dict):
-        raise bad_field(where, part, "send an object with type and text")
-    if part.get("type") not in ("text", "input_text", "output_text"):
-        raise bad_field(f"{where}.type", part.get("type"), "only text parts are supported")
-    if not isinstance(part.get("text"), str):
-        raise bad_field(f"{where}.text", part.get("text"), "send a string")
-
-
-def _check_calls(calls: Any, where: str) -> None:
-    if calls is None:
-        return
-    if not isinstance(calls, list):
-        raise bad_field(f"{where}.tool_calls", calls, "send a list of calls")
-    for position, call in enumerate(calls):
-        at = f"{where}.tool_calls[{position}]"
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise bad_field(f"{at}.function", function, "send an object with name and arguments")
-        if not isinstance(function.get("arguments", ""), str):
-            raise bad_field(f"{at}.function.arguments", function["arguments"], "send JSON text")
-        if call.get("id") is not None and not isinstance(call["id"], str):
-            raise bad_field(f"{at}.id", call["id"], "send a string")

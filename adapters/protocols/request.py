@@ -27,7 +27,8 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """`messages` and `tools` are type-checked wire objects; roles and order are checked by `sidecar.tito`."""
+    """`tools` are type-checked wire objects. `messages` are in OpenAI's form: `messages.check_messages` checks the
+    types of those that were not checked in an earlier request, `sidecar.tito` roles and order."""
 
     model: str
     messages: list[dict[str, Any]]

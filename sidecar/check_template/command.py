@@ -41,7 +41,7 @@ def check_paths(paths: Sequence[str], settings: Settings, *, as_json: bool, comp
             subject,
             text,
             family_name=settings.model_family,
-            parsers=ParserChoice(settings.tool_call_parser, settings.reasoning_parser),
+            parsers=ParserChoice(settings.tool_call_parser, settings.reasoning_parser).without_engine(),
             protect_content=settings.special_tokens_in_content == "text",
         )
         reports.append(report)

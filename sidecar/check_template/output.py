@@ -44,6 +44,7 @@ def _facts(found: Finding) -> dict[str, Any]:
     formats = model.parsers.formats
     return {
         "template_sha256": model.template_sha256,
+        "tokenizer_sha256": model.tokenizer_sha256,
         "family": model.family.name,
         "tool_call_parser": None if formats.tools is None else formats.tools.name,
         "reasoning_parser": None if formats.reasoning is None else formats.reasoning.name,

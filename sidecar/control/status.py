@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sidecar.generation.engine_parsing import EngineParsing
 from sidecar.generation.engine_state import EngineState
 from sidecar.generation.gate import SCOPE_ALL
 from sidecar.generation.pauses import PAUSE_MODES, PAUSE_SCOPES, Pauses
@@ -31,6 +32,7 @@ class StatusRoutes:
     pauses: Pauses
     model: Model
     modes: BuildModes
+    parsing: EngineParsing
     routing_replay: bool = False
 
     def routes(self) -> list[Route]:
@@ -69,12 +71,13 @@ class StatusRoutes:
                 "trajectory_arrays": ["json"],
                 "protocols": ["chat_completions"],
                 "tokenizer": self.model.name,
+                "tokenizer_sha256": self.model.tokenizer_sha256,
                 "model_family": self.model.family.name,
                 "template_sha256": self.model.template_sha256,
                 "template_verdict": self.model.verdict.outcome,
                 "template_failures": self.model.verdict.failures,
                 "parsers": self._parsers(),
-                "tools": self.model.verdict.tools and self.model.parsers.formats.tools is not None,
+                "tools": self.model.verdict.tools and self.model.parsers.formats.calls_name is not None,
                 "engine": {
                     "model_id": info.model_id,
                     "version": info.version,
@@ -93,8 +96,11 @@ class StatusRoutes:
     def _parsers(self) -> dict[str, Any]:
         formats = self.model.parsers.formats
         return {
-            "tool_calls": formats.tools and formats.tools.name,
-            "reasoning": formats.reasoning and formats.reasoning.name,
+            "tool_calls": formats.calls_name,
+            "reasoning": formats.reasoning_name,
+            "engine": None
+            if formats.engine is None
+            else {"name": formats.engine.name, "asked": self.parsing.asked, "failed": self.parsing.failed},
             "warnings": list(formats.warnings),
         }
 

@@ -19,7 +19,7 @@ from sidecar.sessions.admission import Admission, Admitted, Call
 from sidecar.sessions.errors import refusal_of
 from sidecar.sessions.registry import Registry
 from sidecar.store.protocol import StoreError
-from sidecar.tito.fingerprint import digest
+from sidecar.tito.fingerprint import body_digest
 from sidecar.tito.model import Model
 from sidecar.web.body import read_body
 
@@ -40,20 +40,21 @@ class ChatCompletions:
         """One call. Raises `RequestError` for everything that is wrong before the engine is asked."""
         body = await read_body(request, self.max_body)
         chat = chat_completions.parse(body)
-        messages = self.admission.check(chat)  # before the session is opened: a bad request leaves no trace
         session_id = resolve_session(
             self.identity, request.headers, request.path_params.get("session_id"), chat.session_id
         )
+        known = self.registry.readings(session_id).find(chat.messages, chat.template_kwargs)
+        reading = self.admission.read(chat, known)  # before the session is opened: a bad request leaves no trace
         call = Call(
             chat=chat,
-            body_hash=digest(body),
+            body_hash=body_digest(body),
             retry_count=_retry_count(request.headers.get("x-stainless-retry-count", "")),
             turn_id=request.headers.get("x-turn-id"),
             intercepted_host=self._intercepted_host(request),
         )
         try:
             session = await self.registry.for_call(session_id, request.headers.get("x-instance-id"))
-            admitted = await self.admission.admit(session, call, messages)
+            admitted = await self.admission.admit(session, call, reading)
         except StoreError as error:
             raise refusal_of(error) from error
         wake = asyncio.Event()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from adapters.models.reply import Delta, Reply, ToolCall
+from adapters.models.reply import Delta, Reply, ToolCall, spread
 from sidecar.sessions.step_run import StepResult
 from sidecar.tito.continuation import without_prefix
 from sidecar.tito.messages import Message
@@ -50,11 +50,7 @@ class ReplayReader:
             record=record,
         )
         self.sampled = True
-        self._deltas = [
-            *([Delta("reasoning", reply.reasoning)] if reply.reasoning else []),
-            *([Delta("content", reply.content)] if reply.content else []),
-            *(Delta("tool_call", call=call) for call in reply.calls),
-        ]
+        self._deltas = spread(reply)
         wake.set()
 
     def read(self) -> list[Delta]:

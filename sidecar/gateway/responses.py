@@ -65,10 +65,11 @@ class Exchange:
     pace: Pace
 
     def token_logprobs(self, result: StepResult) -> list[tuple[str, float]] | None:
-        """`(text, logprob)` of the sampled tokens, if they were asked for."""
-        if not self.logprobs:
-            return None
+        """`(text, logprob)` of the sampled tokens, if they were asked for. None too for a reply from before a
+        restart with another tokenizer: nothing here tells which text such a token is."""
         record = result.record
+        if not self.logprobs or record.tokenizer_sha256 != self.codec.sha256:
+            return None
         texts = [self.codec.decode([index]) for index in record.output_ids.tolist()]
         return list(zip(texts, record.output_logprobs.tolist(), strict=True))
 

@@ -24,6 +24,7 @@ from adapters.engines.base import (
 from adapters.engines.sglang import ReplyReader, generate_body
 from sidecar.generation.active import ActiveCalls
 from sidecar.generation.call_versions import CallVersions
+from sidecar.generation.engine_parsing import EngineParsing
 from sidecar.generation.gate import SCOPE_ALL, Gate
 from sidecar.generation.generation import Generation
 from sidecar.generation.transport import EngineTransport
@@ -32,6 +33,8 @@ from sidecar.tito.reply_text import ReplyText
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.1, 5.0
 _LAST_CHUNK = 5.0
 """Seconds that a call which was aborted for its routed experts may take to send them."""
+_END_SECONDS = 0.2
+"""How long the end of a stream may take to come after its last ids."""
 
 
 class Stalled(Exception):  # noqa: N818 - a state of the engine
@@ -58,6 +61,7 @@ class Controller:
         self._limits = limits
         self._record_versions = record_versions
         self.active = ActiveCalls(transport.workers)
+        self.parsing = EngineParsing(transport.workers)
         self.weight_version: str | None = None
         """The version that the engine named last."""
         self.incremental: bool | None = None
@@ -143,6 +147,8 @@ class Controller:
             async with lifeline, aclosing(self._transport.generate(body, generation.request.session_id)) as chunks:
                 self.active.add(rid, generation.request.scopes, lifeline)
                 async for chunk in chunks:
+                    if reader.finish is not None:
+                        continue
                     held = len(reader.output_ids)
                     try:
                         reader.read(chunk)
@@ -157,8 +163,13 @@ class Controller:
                     if reader.finish is not None:
                         if reader.finish.kind != "abort":
                             generation.finish = reader.finish
-                        return
-            raise EngineUnreachable("the engine ended its stream without a finish reason")
+                        # read on to the stream's end: then its connection serves the next call, too
+                        lifeline.reschedule(asyncio.get_running_loop().time() + _END_SECONDS)
+            if reader.finish is None:
+                raise EngineUnreachable("the engine ended its stream without a finish reason")
+        except EngineUnreachable:
+            if reader.finish is None:
+                raise
         except TimeoutError:
             if not lifeline.expired():
                 raise
@@ -194,9 +205,10 @@ class Controller:
         )
 
     def _stream_interval(self, max_new_tokens: int, streaming: bool) -> int:
-        """Tokens per chunk. A cumulative chunk repeats everything, so there are at most 64 (16) of them."""
+        """Tokens per chunk. A cumulative chunk repeats everything, so there are at most 64 (16) of them. Where
+        nobody watches, a chunk decides no more than how many ids a lost connection costs."""
         if self.incremental:
-            return 1 if streaming else 8
+            return 1 if streaming else 32
         return max(8, max_new_tokens // (64 if streaming else 16))
 
     async def abort_active(self, timeout: float, scope: str = SCOPE_ALL) -> tuple[list[str], list[str]]:

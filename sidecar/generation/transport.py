@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -20,6 +21,9 @@ from adapters.engines.sglang import SESSION_HEADER, raise_http_error
 from sidecar.generation.workers import Workers
 
 _CONNECT_SECONDS = 10
+_KEEP_ALIVE_SECONDS = 3
+"""Less than SGLang's own 5 s, so that no call goes out on a connection that is just being closed."""
+_END_SECONDS = 0.2
 _WORKER_HEADER = "x-smg-routed-worker-id"
 """Which worker a call went to, as smg 1.13.0 says; sglang-router 0.3.2 does not."""
 _EVENT_LIMIT = 2**30
@@ -42,7 +46,9 @@ class EngineTransport:
         """Make the clients; nothing is sent yet."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
         self._streams = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30, socket_factory=_kept_alive),
+            connector=aiohttp.TCPConnector(
+                limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS, socket_factory=_kept_alive
+            ),
             timeout=timeout,
             auto_decompress=True,
         )
@@ -111,6 +117,7 @@ class EngineTransport:
                 searched = 0
                 data = event.removeprefix(b"data:").strip()
                 if data == b"[DONE]":
+                    await _read_to_end(response)
                     return
                 if event.startswith(b"data:"):
                     yield _payload(data)
@@ -141,6 +148,14 @@ def _kept_alive(address: aiohttp.AddrInfoType) -> socket.socket:
         if hasattr(socket, option):  # macOS calls the first one otherwise
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     return made
+
+
+async def _read_to_end(response: aiohttp.ClientResponse) -> None:
+    """After `[DONE]` comes the end of the body: a response that is left before it takes its connection along."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_END_SECONDS):
+            while await response.content.readany():
+                pass
 
 
 def _payload(data: bytes) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -123,6 +124,11 @@ class Workers:
         states = await asyncio.gather(*(self._state(one, _CONTROL_SECONDS, brief=True) for one in asked))
         return all(state.info is not None for state in states)
 
+    async def post_json(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The JSON that one of a server's small endpoints answers; one worker is asked, once. Raises
+        `EngineError`."""
+        return await self._json("POST", f"{self.urls[0]}{path}", orjson.dumps(body))
+
     async def _abort_at(self, url: str, rid: str) -> bool:
         assert self._aborts is not None, "start() comes first"
         try:
@@ -160,19 +166,23 @@ class Workers:
             return await self._first(url, *others)
 
     async def _get_json(self, url: str, path: str) -> dict[str, Any]:
+        parsed = await self._json("GET", f"{url}{path}", None)
+        return parsed if isinstance(parsed, dict) else {}
+
+    async def _json(self, method: str, address: str, data: bytes | None) -> Any:
         assert self._control is not None, "start() comes first"
+        headers = {**self._headers, **({"Content-Type": "application/json"} if data is not None else {})}
         try:
-            async with self._control.get(f"{url}{path}", headers=self._headers) as response:
+            async with self._control.request(method, address, data=data, headers=headers) as response:
                 body = await response.read()
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
-            raise EngineUnreachable(f"{url}{path}: {error or type(error).__name__}") from error
+            raise EngineUnreachable(f"{address}: {error or type(error).__name__}") from error
         if response.status != 200:
             raise_http_error(response.status, body)
         try:
-            parsed = orjson.loads(body)
+            return orjson.loads(body)
         except orjson.JSONDecodeError as error:
-            raise ContractError(f"{url}{path} answers no JSON") from error
-        return parsed if isinstance(parsed, dict) else {}
+            raise ContractError(f"{address} answers no JSON") from error
 
 
 def _read_listed(workers: list[Any]) -> tuple[_Listed, ...]:

@@ -13,7 +13,7 @@ import orjson
 import typer
 from rich.console import Console
 
-from sidecar.config import SettingsError, load_settings
+from sidecar.config import load_settings
 
 sessions = typer.Typer(
     help="Look at stored sessions; the sidecar may be running.",
@@ -32,7 +32,7 @@ def _sessions() -> None:
 def drift(
     session_id: Annotated[str, typer.Argument(help="the session's id", metavar="ID")],
     tokenizer: Annotated[
-        str | None, typer.Option(help="path or hub id of the tokenizer that the session used", show_default=False)
+        str | None, typer.Option(help="path or hub id (default: what each step recorded)", show_default=False)
     ] = None,
     store: Annotated[
         str | None, typer.Option(help="sqlite:///PATH (default: <state-dir>/tito.db)", show_default=False)
@@ -44,21 +44,17 @@ def drift(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, with every stretch")] = False,
 ) -> None:
     """What decoding a session's replies and encoding them again would have changed."""
-    from sidecar.model_files import read_tokenizer
     from sidecar.session_tools import drift as report
     from sidecar.session_tools.drift_view import print_drift
     from sidecar.session_tools.stored import read_session
-    from sidecar.tito.codec import Codec
+    from sidecar.session_tools.tokenizers import Tokenizers
 
     given = {"tokenizer": tokenizer, "store": store, "state_dir": state_dir}
     settings = load_settings({name: value for name, value in given.items() if value is not None}, config)
-    if settings.tokenizer is None:
-        raise SettingsError("--tokenizer is not given: name the path or hub id that the sidecar served")
     assert settings.store is not None
     stored = asyncio.run(read_session(settings.store, session_id))
-    codec = Codec(read_tokenizer(settings.tokenizer))
-    found = report.session_drift(stored, codec, settings.tokenizer)
+    found = report.session_drift(stored, Tokenizers(settings.tokenizer).of)
     if as_json:
-        typer.echo(orjson.dumps(report.as_json(found, codec), option=orjson.OPT_INDENT_2))
+        typer.echo(orjson.dumps(report.as_json(found), option=orjson.OPT_INDENT_2))
     else:
-        print_drift(Console(highlight=False), found, codec)
+        print_drift(Console(highlight=False), found)

@@ -17,20 +17,26 @@ _MOST_STRETCHES = 20
 _MOST_TOKENS = 6
 
 
-def print_drift(console: Console, drift: SessionDrift, codec: Codec) -> None:
+def print_drift(console: Console, drift: SessionDrift) -> None:
     """Print the report."""
-    heading = f"Session {visible(drift.session_id)} ({drift.state}), tokenizer {visible(drift.tokenizer)}"
-    console.print(Text(heading, style="bold"))
+    names = ", ".join(visible(one.name) for one in drift.tokenizers) or "none"
+    console.print(Text(f"Session {visible(drift.session_id)} ({drift.state}), tokenizer {names}", style="bold"))
+    for warning in drift.warnings:
+        console.print(Text(f"Beware: {visible(warning)}.", style="bold yellow"))
     if drift.without_reply:
         console.print(f"{drift.without_reply} of its steps gave no reply and are left out.")
-    found = [(number, stretch) for number, turn in enumerate(drift.turns, 1) for stretch in turn.stretches]
+    found = [
+        (number, turn.tokenizer.codec, stretch)
+        for number, turn in enumerate(drift.turns, 1)
+        for stretch in turn.reply.stretches
+    ]
     if found:
         table = Table(box=None, padding=(0, 1), title_justify="left", show_edge=False)
         table.add_column("turn", justify="right")
         table.add_column("position", justify="right")
         table.add_column("sampled", overflow="fold")
         table.add_column("decoded and encoded again", overflow="fold")
-        for number, stretch in found[:_MOST_STRETCHES]:
+        for number, codec, stretch in found[:_MOST_STRETCHES]:
             cells = (token_lines(codec, stretch.sampled), token_lines(codec, stretch.encoded))
             table.add_row(str(number), str(stretch.position), *cells)
         console.print()

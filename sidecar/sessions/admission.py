@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 
 from adapters.protocols.errors import RequestError, bad_field
+from adapters.protocols.messages import check_messages
 from adapters.protocols.request import ChatRequest
 from sidecar.generation.controller import Controller
 from sidecar.generation.generation import Generation, GenerationRequest
@@ -29,10 +30,10 @@ from sidecar.tito.client_lines import count_client_lines
 from sidecar.tito.delta import Conversation
 from sidecar.tito.errors import MessageError, TemplateError
 from sidecar.tito.fingerprint import digest
-from sidecar.tito.messages import Message, normalise
 from sidecar.tito.model import Model
 from sidecar.tito.place import Placement, Request, place
 from sidecar.tito.plan import PlannedPrompt, render
+from sidecar.tito.reading import Known, Reading, read
 from sidecar.tito.records import Forgiven
 from sidecar.tito.routed_rows import rows_held
 from sidecar.tito.trajectory import Node, ids_to_json, join_ids_json
@@ -85,7 +86,7 @@ class Admission:
         self._context_window = context_window
         self._slots = asyncio.Semaphore(2)
 
-    def check(self, chat: ChatRequest) -> Sequence[Message]:
+    def read(self, chat: ChatRequest, known: Known) -> Reading:
         """The request's messages in canonical form. Raises `RequestError` for what is wrong in any session."""
         if chat.tools and not self._model.verdict.tools:
             raise bad_field(
@@ -93,20 +94,21 @@ class Admission:
                 [tool["function"]["name"] for tool in chat.tools],
                 "the model's chat template prints no tools",
             )
+        check_messages(chat.messages, known.count)
         try:
-            return normalise(chat.messages)
+            return read(chat.messages, chat.template_kwargs, self._policy.rules, known)
         except MessageError as error:
             raise RequestError(400, str(error), param=error.param) from error
 
-    async def admit(self, session: Session, call: Call, messages: Sequence[Message]) -> Admitted:
-        """Start, join, resume or replay; `messages` are what `check` made of the call's.
+    async def admit(self, session: Session, call: Call, reading: Reading) -> Admitted:
+        """Start, join, resume or replay; `reading` is what `read` made of the call's messages.
 
         Raises `RequestError`; the session is unchanged then."""
         if call.retry_count > 0:
             known = self._retry(session, call)
             if known is not None:
                 return known
-        request = self._request(session, call.chat, messages)
+        request = self._request(session, call.chat, reading)
         placement = place(self._model, session.trajectory, request, self._policy.rules, self._policy.modes)
         forgiven = await self._audit(session, placement)
         if placement.parent is None and len(session.trajectory.roots) >= self._policy.max_roots:
@@ -116,7 +118,9 @@ class Admission:
         prompt = await self._render(placement)
         if not session.open:  # it was closed while the prompt was rendered
             raise unavailable("the session is being closed", "session_closing")
-        return self._start(session, call, Prepared(placement, prompt, forgiven, uuid.uuid4().hex))
+        admitted = self._start(session, call, Prepared(placement, prompt, forgiven, uuid.uuid4().hex))
+        session.readings.keep(reading)
+        return admitted
 
     def _retry(self, session: Session, call: Call) -> Admitted | None:
         """A client library's retry joins or resumes the step it repeats, or gets its recorded reply."""
@@ -140,9 +144,10 @@ class Admission:
         return Admitted(runs=runs, replayed=done) if len(runs) + len(done) == call.chat.n else None
 
     @staticmethod
-    def _request(session: Session, chat: ChatRequest, messages: Sequence[Message]) -> Request:
+    def _request(session: Session, chat: ChatRequest, reading: Reading) -> Request:
         return Request(
-            messages,
+            reading.messages,
+            reading.chains,
             Conversation(chat.tools, chat.template_kwargs, session.clock),
             digest(orjson.dumps(chat.tools, option=orjson.OPT_SORT_KEYS)) if chat.tools else None,
             chat.continues,
@@ -239,6 +244,8 @@ class Admission:
             template_kwargs=dict(request.conversation.template_kwargs),
             blobs=blobs,
             template_sha256=self._model.template_sha256,
+            tokenizer_sha256=self._model.tokenizer_sha256,
+            tokenizer=self._model.name,
             body_hash=call.body_hash,
             retry_count=call.retry_count,
             sampling=sampling,

@@ -42,6 +42,8 @@ class StepDraft:
     template_kwargs: dict[str, Any]
     blobs: dict[bytes, bytes]
     template_sha256: str
+    tokenizer_sha256: str
+    tokenizer: str
     body_hash: bytes
     retry_count: int
     sampling: dict[str, Any]
@@ -85,6 +87,8 @@ class StepDraft:
             system_hash=self.system_hash,
             tools_hash=self.tools_hash,
             template_sha256=self.template_sha256,
+            tokenizer_sha256=self.tokenizer_sha256,
+            tokenizer=self.tokenizer,
             call_id=self.call_id,
             body_hash=self.body_hash,
             retry_count=self.retry_count,

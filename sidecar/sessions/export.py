@@ -65,7 +65,6 @@ def segment_json(
     count: int,
     blobs: Mapping[bytes, bytes],
     *,
-    tokenizer: str,
     routed: Mapping[str, Any] = NO_ROWS,
     rows_missing: int = 0,
 ) -> dict[str, Any]:
@@ -99,7 +98,8 @@ def segment_json(
             "run_id": row.run_id,
             "metadata": row.metadata,
             "template_sha256": leaf.template_sha256,
-            "tokenizer": tokenizer,
+            "tokenizer": leaf.tokenizer,
+            "tokenizer_sha256": leaf.tokenizer_sha256,
             "lineage_id": plan.leaf.lineage()[0].record.step_id,
             "branch_from_step_id": _branch_point(plan),
             "step_ids": [record.step_id for record in records],

@@ -16,12 +16,13 @@ from sidecar.generation.controller import Controller
 from sidecar.sessions.errors import session_closed, session_of_another_run, session_unknown, unavailable
 from sidecar.sessions.export import recorded_rules, training_rules
 from sidecar.sessions.policy import Policy
-from sidecar.sessions.reading import read_segments
+from sidecar.sessions.segments_read import read_segments
 from sidecar.sessions.session import Session
 from sidecar.sessions.view import session_view
 from sidecar.store.protocol import SessionRow, Store, StoredSession
 from sidecar.tito.model import Model
 from sidecar.tito.modes import recorded_modes
+from sidecar.tito.reading import Readings
 from sidecar.tito.segments import NoSteps, SegmentPlan, TrainingRules, plan_segments
 from sidecar.tito.trajectory import main_lineage
 
@@ -49,6 +50,11 @@ class Registry:
         self._sessions: dict[str, Session] = {}
         self._loading: dict[str, asyncio.Task[Session | None]] = {}
         self.stopping = False
+
+    def readings(self, session_id: str) -> Readings:
+        """What the last requests of a session said; nothing if it is not in memory."""
+        session = self._sessions.get(session_id)
+        return session.readings if session is not None else Readings()
 
     async def for_call(self, session_id: str, instance_id: str | None) -> Session:
         """The open session of an agent's call; an id never seen opens one. Raises `RequestError`."""
@@ -174,7 +180,7 @@ class Registry:
         if row.drained_at is not None and not include_drained:
             return {"success": True, "data": [], "drained": True}
         plans = self._plans(session, row.finalization["anchor_step_id"], training_rules(row))
-        data = await read_segments(self._store, session, plans, self._model.name)
+        data = await read_segments(self._store, session, plans)
         if drain and row.drained_at is None:
             row.drained_at = time.time()
             await self._store.save_session(row)

@@ -10,14 +10,18 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
+from adapters.models.reply import Reply, join
 from sidecar.generation.controller import Controller
 from sidecar.generation.generation import Generation
 from sidecar.sessions.draft import StepDraft
+from sidecar.sessions.engine_reply import settle_reply
 from sidecar.sessions.step_run import StepAborted, StepRun
 from sidecar.store.protocol import SessionRow, Store, StoredSession
 from sidecar.tito.breaks import Place
 from sidecar.tito.model import Model
+from sidecar.tito.reading import Readings
 from sidecar.tito.records import StepRecord
 from sidecar.tito.reply_text import ReplyText
 from sidecar.tito.routed_rows import blob_key
@@ -36,6 +40,7 @@ class Session:
     def __init__(self, stored: StoredSession, store: Store, controller: Controller, model: Model) -> None:
         self.row: SessionRow = stored.row
         self.trajectory = Trajectory()
+        self.readings = Readings()
         self.breaks: dict[str, Place] = {}
         """What broke the match of roots and branches, as far as somebody asked (`view.py`)."""
         self.runs: dict[str, StepRun] = {}
@@ -44,8 +49,9 @@ class Session:
         """Held while the session is finalized or discarded."""
         self.closing = False
         """A finalize or discard is under way: no new calls."""
-        self._followed: list[StepRun] = []
-        """Steps whose replies may still be on their way out, finished ones included."""
+        self._leaving: list[asyncio.Event] = []
+        """Each is set when a step's reply is out; of all steps that may have readers, finished ones included. The
+        runs themselves would keep whole prompts as JSON."""
         self._store = store
         self._controller = controller
         self._model = model
@@ -107,7 +113,7 @@ class Session:
         """Run a step."""
         run = StepRun(self, draft, generation, retry_window)
         self.runs[draft.step_id] = run
-        self._followed = [one for one in self._followed if not one.unfollowed.is_set()] + [run]
+        self._leaving = [*(out for out in self._leaving if not out.is_set()), run.unfollowed]
         return run
 
     async def read_blobs(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -139,6 +145,17 @@ class Session:
         for node in self.trajectory:
             if node.record.state == "committed":
                 check_same_version(self.session_id, sampled_versions(node.record), versions)
+
+    async def read_reply(self, run: StepRun) -> tuple[Reply, dict[str, Any]]:
+        """See `StepOwner`. The engine is asked at most once."""
+        generation = run.generation
+        held = generation.text.held
+        if held is None:
+            return join(generation.text.deltas), {}
+        cut = generation.finish is not None and generation.finish.kind == "length"
+        return await settle_reply(
+            held, self._controller.parsing, cut=cut, session_id=self.session_id, step_id=run.step_id
+        )
 
     async def commit(self, run: StepRun, record: StepRecord) -> None:
         """See `StepOwner`. An aborted step that a marked retry has replaced already says so."""
@@ -198,7 +215,7 @@ class Session:
     async def _replies_out(self) -> None:
         """Until the replies of steps that were just committed have left, so that they count as delivered; a slow
         agent is not waited for."""
-        leaving = [asyncio.ensure_future(run.unfollowed.wait()) for run in self._followed]
+        leaving = [asyncio.ensure_future(out.wait()) for out in self._leaving]
         if leaving:
             _, late = await asyncio.wait(leaving, timeout=_LAST_BYTES)
             for task in late:

@@ -12,9 +12,9 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from adapters.models.reply import Delta, Reply, join
+from adapters.models.reply import Delta, Reply
 from adapters.protocols.errors import RequestError
 from sidecar.generation.controller import Stalled
 from sidecar.generation.generation import Generation
@@ -49,6 +49,9 @@ class StepOwner(Protocol):
 
     async def generate(self, generation: Generation, draft: StepDraft) -> None:
         """Fill the generation; may raise engine errors."""
+
+    async def read_reply(self, run: StepRun) -> tuple[Reply, dict[str, Any]]:
+        """The reply of a finished generation, and what is to be recorded of how it was read."""
 
     async def commit(self, run: StepRun, record: StepRecord) -> None:
         """Store the final step, then add it to the trajectory."""
@@ -216,10 +219,13 @@ class StepRun:
         await self._read_all()
         generation.text.finish()
         await generation.settle_rows()
-        reply = join(generation.text.deltas)
+        reply, notes = await self._owner.read_reply(self)
         record = self.draft.record(generation, state="committed", reply=reply)
         record.created_at = time.time()
+        record.extra = {**record.extra, **notes}
         await self._owner.commit(self, record)
+        if generation.text.held is not None:
+            generation.text.release(reply)
         self.result = StepResult(
             step_id=self.step_id,
             reply=reply,

@@ -64,6 +64,9 @@ def _step(node: Node) -> dict[str, Any]:
         "extra": record.extra,
         "forgiven": forgiven_json(record.forgiven),
         "segment_reason": record.segment_reason,
+        "template_sha256": record.template_sha256,
+        "tokenizer_sha256": record.tokenizer_sha256,
+        "tokenizer": record.tokenizer,
     }
 
 

@@ -81,6 +81,8 @@ def step_row(record: StepRecord) -> Row:
         "tools_hash": record.tools_hash,
         "body_hash": record.body_hash,
         "template_sha256": record.template_sha256,
+        "tokenizer_sha256": record.tokenizer_sha256,
+        "tokenizer": record.tokenizer,
         "call_id": record.call_id,
         "replaced": _to_json(record.replaced),
         "template_kwargs": _to_json(record.template_kwargs),

@@ -6,6 +6,8 @@ blobs, structured values are JSON text, times are Unix seconds. Data only, share
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     Boolean,
     Column,
@@ -23,7 +25,7 @@ SCHEMA_MAJOR = 1
 """Raised when an older program could no longer read or write the tables."""
 
 SCHEMA_MINOR = 1
-"""Raised when something was added that an older program may ignore (`ADDED_COLUMNS`)."""
+"""Raised when something was added that an older program may ignore."""
 
 VERSION_KEY = "schema_version"
 PROBE_KEY = "probe"
@@ -81,6 +83,8 @@ step = Table(
     Column("tools_hash", LargeBinary),
     Column("body_hash", LargeBinary, nullable=False),
     Column("template_sha256", Text, nullable=False),
+    Column("tokenizer_sha256", Text),
+    Column("tokenizer", Text),
     Column("call_id", Text, nullable=False),
     Column("replaced", Text, nullable=False),
     Column("template_kwargs", Text, nullable=False),
@@ -99,9 +103,6 @@ step = Table(
     UniqueConstraint("session_id", "sequence", name="step_sequence"),
 )
 
-ADDED_COLUMNS = ((1, step.c.routed_rows),)
-"""Nullable columns that came after 1.0, and the minor version that brought each."""
-
 blob = Table(
     "blob",
     metadata,
@@ -119,3 +120,12 @@ pause = Table(
     Column("reason", Text),
     Column("lease_expires_at", Double, nullable=False),
 )
+
+ADDED = {1: (step.c.tokenizer_sha256, step.c.tokenizer, step.c.routed_rows)}
+"""Minor version -> the columns that came with it. They allow NULL: that is what they hold in older rows, and what
+an older program leaves in them."""
+
+
+def columns_since(minor: int) -> tuple[Column[Any], ...]:
+    """The columns that a database of this minor version lacks."""
+    return tuple(column for added, columns in sorted(ADDED.items()) if added > minor for column in columns)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Select, bindparam, func, select
+from sqlalchemy import Connection, Select, bindparam, func, null, select
 
 from sidecar.store import rows, schema, version, writes
 from sidecar.store.backend import Backend
@@ -32,6 +32,22 @@ _BLOBS = select(schema.blob.c.key, schema.blob.c.data).where(
     schema.blob.c.session_id == bindparam("in_session"),
     schema.blob.c.key.in_(bindparam("keys", expanding=True)),
 )
+
+
+def _steps_of(minor: int) -> Select[Any]:
+    """The steps of a session in a database of this minor version, with NULL for the columns that it lacks."""
+    lacking = {column.name for column in schema.columns_since(minor)}
+    columns = [null().label(column.name) if column.name in lacking else column for column in schema.step.c]
+    return (
+        select(*columns)
+        .where(schema.step.c.session_id == bindparam("in_session"))
+        .order_by(
+            schema.step.c.sequence.is_(None),
+            schema.step.c.sequence,
+            schema.step.c.created_at,
+            schema.step.c.step_id,
+        )
+    )
 
 
 class SqlStore:
@@ -58,7 +74,7 @@ class SqlStore:
         self._read_only = read_only
         self._backend: Backend | None = None
         self._writer: GroupedWriter | None = None
-        self._steps = _steps_query(schema.SCHEMA_MINOR)
+        self._steps = _steps_of(schema.SCHEMA_MINOR)
 
     @property
     def backend(self) -> Backend:
@@ -76,9 +92,9 @@ class SqlStore:
         backend = SqliteBackend(self._path, self._busy_timeout)
         try:
             if self._read_only:
-                self._steps = _steps_query(await backend.read(version.check))
+                self._steps = _steps_of(await backend.read(version.check))
             else:
-                await backend.write(version.create_or_check)
+                await backend.write(version.create_or_upgrade)
         except BaseException as error:
             await backend.dispose()
             if isinstance(error, StoreError) or not isinstance(error, Exception):
@@ -215,21 +231,6 @@ class SqlStore:
             return await backend.read(query)
         except Exception as error:
             raise StoreError(f"{what}: {backend.describe(error).message}") from error
-
-
-def _steps_query(minor: int) -> Select[Any]:
-    """All steps of a session, of a database with that minor version of the schema."""
-    columns = [schema.step.c[name] for name in version.without_newer(schema.step, minor)]
-    return (
-        select(*columns)
-        .where(schema.step.c.session_id == bindparam("in_session"))
-        .order_by(
-            schema.step.c.sequence.is_(None),
-            schema.step.c.sequence,
-            schema.step.c.created_at,
-            schema.step.c.step_id,
-        )
-    )
 
 
 async def _commit(backend: Backend, statements: writes.Statements, batch: Sequence[writes.Write]) -> None:

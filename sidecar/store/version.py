@@ -1,4 +1,4 @@
-"""Creates the tables, or checks that those found are ours to use and adds what is new; and the trial write.
+"""Creates the tables, or checks that those found are ours to use and adds what they lack; and the trial write.
 
 Promise: a database of a newer major version, or of another program, is left untouched. Runs inside the caller's
 transactions on the writer's connection.
@@ -6,7 +6,8 @@ transactions on the writer's connection.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Table, insert, inspect, select, text, update
+from sqlalchemy import Connection, insert, inspect, select, update
+from sqlalchemy.schema import CreateColumn
 
 from sidecar.store import schema
 from sidecar.store.protocol import StoreError, StoreVersionError
@@ -18,14 +19,17 @@ _PROBE_CHARACTERS = 65536
 """Large enough to need new pages, for which a full disk has no room."""
 
 
-def create_or_check(connection: Connection) -> None:
-    """Create the tables in an empty database, else check its version and add the columns that are newer.
+_OURS = f"{schema.SCHEMA_MAJOR}.{schema.SCHEMA_MINOR}"
+
+
+def create_or_upgrade(connection: Connection) -> None:
+    """Create the tables in an empty database, else check its version and add the columns that it lacks.
 
     Raises `StoreVersionError` on a newer major version, `StoreError` on a database that is not ours. A newer
-    minor version is fine: it only adds what this program may ignore."""
+    minor version is fine and stays as it is: it only adds what this program may ignore."""
     names = set(inspect(connection).get_table_names())
     if schema.meta.name in names:
-        _add_columns(connection, check(connection))
+        _upgrade(connection, check(connection))
     elif names:
         raise StoreError(
             f"store {connection.engine.url.database} holds tables of another program "
@@ -36,23 +40,13 @@ def create_or_check(connection: Connection) -> None:
         connection.execute(insert(schema.meta).values(key=schema.VERSION_KEY, value=_OURS))
 
 
-def _add_columns(connection: Connection, minor: int) -> None:
-    """From an older minor version to ours. Old rows have NULL in what is new."""
+def _upgrade(connection: Connection, minor: int) -> None:
     if minor >= schema.SCHEMA_MINOR:
         return
-    dialect = connection.dialect
-    for since, column in schema.ADDED_COLUMNS:
-        if since > minor:
-            table, kind = column.table.name, column.type.compile(dialect)
-            connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}"))
-    where = schema.meta.c.key == schema.VERSION_KEY
-    connection.execute(update(schema.meta).where(where).values(value=_OURS))
-
-
-def without_newer(table: Table, minor: int) -> list[str]:
-    """The table's columns that a database of that minor version has."""
-    newer = {column.name for since, column in schema.ADDED_COLUMNS if since > minor and column.table is table}
-    return [column.name for column in table.c if column.name not in newer]
+    for column in schema.columns_since(minor):
+        definition = CreateColumn(column).compile(dialect=connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}")
+    connection.execute(update(schema.meta).where(schema.meta.c.key == schema.VERSION_KEY).values(value=_OURS))
 
 
 def write_probe(connection: Connection) -> None:
@@ -67,9 +61,8 @@ def delete_probe(connection: Connection) -> None:
 
 
 def check(connection: Connection) -> int:
-    """Check the version of a database for a reader or writer of it, and return its minor version.
-
-    Raises `StoreVersionError` on a newer major version, `StoreError` on a database without our tables."""
+    """Check the version of a database for a reader or writer of it; its minor version. Raises `StoreVersionError`
+    on a newer major version, `StoreError` on a database without our tables."""
     place = f"store {connection.engine.url.database}"
     if not inspect(connection).has_table(schema.meta.name):
         raise StoreError(f"{place} is no store of tito-sidecar; name the sidecar's --store or --state-dir")

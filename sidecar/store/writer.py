@@ -31,7 +31,7 @@ class WriterLimits:
     queue_writes: int = 4096
     queue_bytes: int = 64 << 20
     """A write that is larger than this is taken when nothing else is queued."""
-    defer_seconds: float = 0.05
+    defer_seconds: float = 1.0
     """How long posted writes wait for another transaction to ride along in."""
     probe_seconds: float = 1.0
     """How often a store that cannot write is tried again."""

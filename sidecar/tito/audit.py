@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sidecar.tito.differences import forgiven_differences
 from sidecar.tito.fingerprint import Chain, MatchRules, digest
-from sidecar.tito.history import StoredMessage, history_of
+from sidecar.tito.history import StoredMessage, history_of, stored_reply
 from sidecar.tito.messages import Message
 from sidecar.tito.records import Forgiven
 from sidecar.tito.trajectory import Match, Node
@@ -48,7 +48,10 @@ def retold_messages(
         suspects.append(reply)
     if not suspects:
         return []
-    stored = history_of(match.node, suspects[-1] + 1)
+    if suspects == [reply]:
+        stored = {reply: stored_reply(match.node)}
+    else:
+        stored = dict(enumerate(history_of(match.node, suspects[-1] + 1)))
     return [
         Retold(index, messages[index], stored[index])
         for index in suspects
@@ -67,12 +70,13 @@ def audit(
     """The forgiven differences that no step up to `node`, the request's parent, lists."""
     if not retold:
         return ()
-    known = _listed(node)
     found = [
         difference
         for one in retold
         for difference in forgiven_differences(_message(one.stored, blobs), one.told, one.message_index, rules)
     ]
+    # the parent's own reply was never retold before
+    known = _listed(node) if any(one.message_index < node.record.message_count - 1 for one in found) else ()
     return tuple(difference for difference in found if difference not in known)
 
 

@@ -7,6 +7,7 @@ copy of the tokenizer that knows no added tokens.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Collection, Sequence
@@ -73,6 +74,10 @@ def private_use(text: str) -> set[str]:
 class Codec:
     """`vocab_size` bounds the ids an engine accepts; `control` maps each added token's id to its spelling.
 
+    `sha256` identifies the tokenizer: the hash of its state as `Tokenizer.to_str` gives it, which holds all that
+    decides ids. It is the same in every process, however `tokenizer.json` is laid out, and for tokenizers 0.21.0
+    and 0.23.3 (eight real ones).
+
     Not every added token is a control token: Gemma adds its runs of newlines, HTML tags and unused entries, which
     are text like any other. A control token is special, or no entry of the vocabulary below the added ones, or
     spelled in `chat_template`."""
@@ -84,7 +89,9 @@ class Codec:
         self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1  # ids may have gaps
         self._ids = {spelling: index for index, spelling in self.control.items()}
         self._tokenizer = tokenizer
-        description = json.loads(tokenizer.to_str())
+        state = tokenizer.to_str()
+        self.sha256 = hashlib.sha256(state.encode()).hexdigest()
+        description = json.loads(state)
         description["added_tokens"] = []
         self._plain = Tokenizer.from_str(json.dumps(description))
         self._boundary = re.compile(f"({any_of(self._ids)})") if self._ids else None

@@ -60,6 +60,11 @@ def digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=DIGEST_SIZE).digest()
 
 
+def body_digest(data: bytes) -> bytes:
+    """16 bytes of SHA-256: for whole requests, since processors have instructions for it (2.7 times as fast)."""
+    return hashlib.sha256(data).digest()[:DIGEST_SIZE]
+
+
 def start_chain(template_kwargs: Mapping[str, Any]) -> Chain:
     """The chain before the first message; what is passed to the template is part of every history."""
     root = digest(orjson.dumps(dict(template_kwargs), option=orjson.OPT_SORT_KEYS))
@@ -75,14 +80,19 @@ def extend_chain(chain: Chain, message: Message, rules: MatchRules = LENIENT) ->
     )
 
 
+def extend_chains(chains: Iterable[Chain], messages: Iterable[Message], rules: MatchRules = LENIENT) -> list[Chain]:
+    """`chains`, which are at least one, and the chain after each further message."""
+    longer = list(chains)
+    for message in messages:
+        longer.append(extend_chain(longer[-1], message, rules))
+    return longer
+
+
 def chain_of(
     template_kwargs: Mapping[str, Any], messages: Iterable[Message], rules: MatchRules = LENIENT
 ) -> list[Chain]:
     """Chains of every prefix of a history: entry `i` is the chain after `i` messages."""
-    chains = [start_chain(template_kwargs)]
-    for message in messages:
-        chains.append(extend_chain(chains[-1], message, rules))
-    return chains
+    return extend_chains([start_chain(template_kwargs)], messages, rules)
 
 
 def lenient_form(message: Message) -> bytes:

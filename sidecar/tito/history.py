@@ -27,7 +27,12 @@ def history_of(node: Node, count: int | None = None) -> list[StoredMessage]:
             break  # a later step replaces the last of them at most
         messages += [StoredMessage(key, None) for key in record.message_hashes]
         del messages[record.message_count - bool(record.reply) :]
-        last = record.reply or record.prefix
-        if last:
-            messages.append(StoredMessage(digest(last), last))
+        if record.reply or record.prefix:
+            messages.append(stored_reply(step))
     return messages
+
+
+def stored_reply(node: Node) -> StoredMessage:
+    """The last message of a step's history: its reply, or what an aborted step was to go on with."""
+    last = node.record.reply or node.record.prefix
+    return StoredMessage(digest(last), last)

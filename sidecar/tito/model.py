@@ -56,6 +56,11 @@ class Model:
         """Hash of the template's text."""
         return self.builder.template.sha256
 
+    @property
+    def tokenizer_sha256(self) -> str:
+        """Hash of the tokenizer's state, see `Codec`."""
+        return self.codec.sha256
+
     def reasoning_open(self, tail: str) -> bool:
         """Whether a prompt that ends in `tail` has opened the reasoning block for the model."""
         return self.parsers.reasoning_open(tail)

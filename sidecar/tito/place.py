@@ -1,6 +1,6 @@
 """Which step does a request continue, and what is new in it? Pure; nothing is changed.
 
-Runs on the event loop: a hash per message of the request and a few look-ups, microseconds each.
+Runs on the event loop: a few look-ups, microseconds each.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from sidecar.tito.audit import Retold, retold_messages
 from sidecar.tito.delta import Conversation
-from sidecar.tito.fingerprint import LENIENT, Chain, MatchRules, chain_of, digest, lenient_form
+from sidecar.tito.fingerprint import LENIENT, Chain, MatchRules, digest, lenient_form
 from sidecar.tito.messages import Message
 from sidecar.tito.model import Model
 from sidecar.tito.modes import DEFAULT_MODES, BuildModes
@@ -23,6 +23,8 @@ class Request:
     the text of the last message, an assistant's."""
 
     messages: Sequence[Message]
+    chains: Sequence[Chain]
+    """`chains[i]`: the chain after `i` messages (`reading.py`)."""
     conversation: Conversation
     tools_hash: bytes | None
     continues: bool = False
@@ -89,8 +91,7 @@ def place(
     modes: BuildModes = DEFAULT_MODES,
 ) -> Placement:
     """Find the step that the request continues."""
-    messages = request.messages
-    chains = chain_of(request.conversation.template_kwargs, messages, rules)
+    messages, chains = request.messages, request.chains
     match = trajectory.match(chains, request.tools_hash, exact_only=rules.exact)
     depth = match.depth if match is not None else 0
     return Placement(
@@ -117,6 +118,8 @@ def _forced_boundary(model: Model, request: Request, match: Match | None, modes:
     if match is None:
         return "root"
     record = match.node.record
+    if record.tokenizer_sha256 != model.tokenizer_sha256:  # ids of an unknown one are not trusted to be ours
+        return "tokenizer_changed"
     if record.template_sha256 != model.template_sha256:
         return "template_changed"
     if record.tools_hash != request.tools_hash and model.verdict.prints_tools:

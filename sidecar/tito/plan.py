@@ -20,7 +20,11 @@ from sidecar.tito.records import BreakReason, Ids
 from sidecar.tito.thinking import first_changed, restored
 from sidecar.tito.trajectory import Node
 
-_BOUNDARY_FIELDS = {"tools_changed": "tools", "template_changed": "chat_template"}
+_BOUNDARY_FIELDS = {
+    "tools_changed": "tools",
+    "template_changed": "chat_template",
+    "tokenizer_changed": "tokenizer",
+}
 """What differs from the parent at these boundaries."""
 
 

@@ -115,6 +115,11 @@ class StepRecord:
     tools_hash: bytes | None
     """Blob key of the request's tool list; None without tools."""
     template_sha256: str
+    tokenizer_sha256: str | None
+    """Of which vocabulary the ids are, see `Codec`; None if a version of this program that did not record it made
+    the step: it may be any."""
+    tokenizer: str | None
+    """Path or hub id that this tokenizer was read from; None like `tokenizer_sha256`."""
     call_id: str
     """The same for all steps that answer one call (`n` > 1)."""
     body_hash: bytes

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from adapters.models.held import HeldReply
 from adapters.models.marks import REPLACEMENT, Marks
 from adapters.models.parser import Parser
-from adapters.models.reply import Delta
+from adapters.models.reply import Delta, Reply, spread
 from sidecar.tito.codec import Codec
 
 _LONGEST_CHARACTER = 4
@@ -117,7 +118,7 @@ class ReplyText:
     """The pipeline of one step: ids -> text -> stop strings -> reasoning, content and calls.
 
     `unseen_ids` (stop tokens) leave no trace in the text. `deltas` grows as ids are pushed and is shared by
-    everybody who reads the step."""
+    everybody who reads the step; those of a `held` reply come all at once, from `release`."""
 
     def __init__(
         self,
@@ -137,6 +138,15 @@ class ReplyText:
         self.stopped_at: int | None = None
         """Ids up to and with the one that completed a stop string; the rest does not belong to the reply."""
         self.deltas: list[Delta] = []
+
+    @property
+    def held(self) -> HeldReply | None:
+        """The reply that waits for an answer of the engine; None if it is read here."""
+        return self._parser if isinstance(self._parser, HeldReply) else None
+
+    def release(self, reply: Reply) -> None:
+        """Show a reply that was held."""
+        self.deltas.extend(spread(reply))
 
     def push(self, ids: Sequence[int]) -> None:
         """Read further ids of the step."""

@@ -92,8 +92,8 @@ def test_gpt_oss_goes_with_itself(choice: ParserChoice) -> None:
 
 
 def test_the_settings_know_every_name() -> None:
-    assert set(TOOL_CALL_PARSERS) == {"auto", "none", *TOOL_FORMATS}
-    assert set(REASONING_PARSERS) == {"auto", "none", *REASONING_FORMATS}
+    assert set(TOOL_CALL_PARSERS) == {"auto", "none", "engine", *TOOL_FORMATS}
+    assert set(REASONING_PARSERS) == {"auto", "none", "engine", *REASONING_FORMATS}
 
 
 def test_a_prompt_opens_reasoning_by_ending_in_its_opener() -> None:

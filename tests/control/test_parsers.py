@@ -28,7 +28,12 @@ async def parsers(running: Running) -> dict[str, Any]:
 
 
 async def test_capabilities_name_the_formats_in_force(sidecar: Running) -> None:
-    assert await parsers(sidecar) == {"tool_calls": "hermes", "reasoning": "think", "warnings": []}
+    assert await parsers(sidecar) == {
+        "tool_calls": "hermes",
+        "reasoning": "think",
+        "engine": None,
+        "warnings": [],
+    }
 
 
 async def test_a_template_of_no_family_is_served_with_a_warning(
@@ -57,7 +62,8 @@ async def test_the_operator_may_name_the_format_of_such_a_template(qwen3_dir: Pa
     template.write_text(UNKNOWN, encoding="utf-8")
     settings = {"chat_template": template, "tool_call_parser": "qwen25", "reasoning_parser": "none"}
     async with engine_for(qwen3_dir) as engine, running_sidecar(engine, tmp_path / "state", **settings) as running:
-        assert await parsers(running) == {"tool_calls": "hermes", "reasoning": None, "warnings": []}
+        found = await parsers(running)
+        assert (found["tool_calls"], found["reasoning"], found["warnings"]) == ("hermes", None, [])
         engine.replies.append(Reply(text=call_text(at=1)))
         choice = completion(await running.chat("s", ask(tools=[tool()]))).choices[0]
         assert [made.function.arguments for made in choice.message.tool_calls or ()] == ['{"at": 1}']  # type: ignore[union-attr]

@@ -112,6 +112,7 @@ async def test_capabilities_name_modes_tokenizer_template_and_engine(shared: Run
     assert body["pause_scopes"] == ["all", "session", "instance"]
     assert body["protocols"] == ["chat_completions"]
     assert body["tokenizer"] == str(qwen3_dir)
+    assert body["tokenizer_sha256"] == shared.sidecar.model.codec.sha256
     assert body["model_family"] == "qwen3"
     assert (body["template_verdict"], body["template_failures"], body["tools"]) == ("exact", {}, True)
     assert len(body["template_sha256"]) == 64

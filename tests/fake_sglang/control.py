@@ -41,6 +41,8 @@ def build_app(engine: "FakeSGLang") -> web.Application:
     add = app.router.add_route
     for method in ("POST", "PUT"):
         add(method, "/generate", routes.generate)
+    add("POST", "/parse_function_call", routes.parse_function_call)
+    add("POST", "/separate_reasoning", routes.separate_reasoning)
     add("POST", "/abort_request", routes.abort_request)
     add("POST", "/pause_generation", routes.pause_generation)
     add("POST", "/continue_generation", routes.continue_generation)
@@ -106,6 +108,12 @@ class Routes:
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         return await generate.handle(self.engine, request, request[CALL])
+
+    async def parse_function_call(self, request: web.Request) -> web.StreamResponse:
+        return await self.engine.parsing.parse_function_call(request, await self._json(request))
+
+    async def separate_reasoning(self, request: web.Request) -> web.StreamResponse:
+        return await self.engine.parsing.separate_reasoning(request, await self._json(request))
 
     async def abort_request(self, request: web.Request) -> web.Response:
         body = await self._json(request)

@@ -16,6 +16,7 @@ from tests.fake_sglang.control import build_app
 from tests.fake_sglang.faults import Fault
 from tests.fake_sglang.intake import Intake
 from tests.fake_sglang.options import Options, Timings
+from tests.fake_sglang.parse_endpoints import Parsing
 from tests.fake_sglang.recorder import RecordedCall, RecordedRequest, Recorder
 from tests.fake_sglang.script import Reply, ScriptError
 from tests.fake_sglang.signals import Signal
@@ -95,6 +96,7 @@ class FakeSGLang:
         self.continue_aborted = continue_aborted
         self.replies: deque[Reply] = deque()
         self.script: Callable[[RecordedRequest], Reply] | None = None
+        self.parsing = Parsing()
         self.recorder = Recorder(self.vocabulary)
         self.crashed = False
         self.is_down = True

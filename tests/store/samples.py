@@ -53,6 +53,8 @@ def step(session_id: str = "s1", step_id: str = "a", sequence: int | None = 0, *
         "system_hash": b"s" * 16,
         "tools_hash": b"t" * 16,
         "template_sha256": "ab" * 32,
+        "tokenizer_sha256": "cd" * 32,
+        "tokenizer": "models/é",
         "call_id": "call",
         "body_hash": b"b" * 32,
         "retry_count": 2,

@@ -64,6 +64,8 @@ STEPS = st.builds(
     system_hash=st.binary(max_size=16),
     tools_hash=st.none() | st.binary(max_size=16),
     template_sha256=TEXT,
+    tokenizer_sha256=st.none() | TEXT,
+    tokenizer=st.none() | TEXT,
     call_id=TEXT,
     body_hash=st.binary(max_size=32),
     retry_count=NUMBERS,

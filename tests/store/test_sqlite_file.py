@@ -14,8 +14,8 @@ from sidecar.store import open_store
 from sidecar.store.protocol import StoreError, StoreVersionError
 from sidecar.store.sql import SqlStore
 from sidecar.store.sqlite import _enter_wal
-from tests.store.samples import assert_same_step, session, step
-from tests.store.sqlite_tools import assert_cannot_start, pragma
+from tests.store.samples import session, step
+from tests.store.sqlite_tools import assert_cannot_start, pragma, version_of
 
 
 def mode(path: Path) -> int:
@@ -68,8 +68,7 @@ async def test_commits_wait_for_the_disk(path: Path) -> None:
 
 
 async def test_a_new_store_has_version_1_1(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT value FROM meta WHERE key='schema_version'").fetchone() == ("1.1",)
+    assert version_of(path) == "1.1"
 
 
 @pytest.mark.parametrize(
@@ -91,47 +90,7 @@ async def test_a_newer_minor_version_is_fine(path: Path) -> None:
     await store.save_step(step(), {})
     assert await store.load_session("s1") is not None
     await store.close()
-
-
-def made_by_1_0(path: Path) -> None:
-    """Take out what came with later versions."""
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE meta SET value='1.0'")
-        connection.execute("ALTER TABLE step DROP COLUMN routed_rows")
-
-
-async def test_an_older_minor_version_gets_the_newer_columns(path: Path) -> None:
-    store = SqlStore(f"sqlite:///{path}")
-    await store.start()
-    await store.save_step(step(), {})
-    await store.close()
-    made_by_1_0(path)
-    for _ in range(2):
-        await store.start()
-        await store.save_step(step(step_id="b", sequence=1), {})
-        loaded = await store.load_session("s1")
-        assert loaded is not None
-        assert_same_step(loaded.steps[0], step(routed_rows=None))
-        assert_same_step(loaded.steps[1], step(step_id="b", sequence=1))
-        await store.close()
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT value FROM meta WHERE key='schema_version'").fetchone() == ("1.1",)
-
-
-async def test_a_reader_leaves_an_older_minor_version_as_it_is(path: Path) -> None:
-    store = SqlStore(f"sqlite:///{path}")
-    await store.start()
-    await store.save_step(step(), {})
-    await store.close()
-    made_by_1_0(path)
-    reader = SqlStore(f"sqlite:///{path}", read_only=True)
-    await reader.start()
-    loaded = await reader.load_session("s1")
-    assert loaded is not None
-    assert_same_step(loaded.steps[0], step(routed_rows=None))
-    await reader.close()
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT value FROM meta WHERE key='schema_version'").fetchone() == ("1.0",)
+    assert version_of(path) == "1.7"
 
 
 async def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:

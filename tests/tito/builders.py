@@ -85,6 +85,8 @@ def step(step_id: str = "a", parent_id: str | None = None, **changes: Any) -> St
         "system_hash": b"main agent......",
         "tools_hash": None,
         "template_sha256": "t",
+        "tokenizer_sha256": "k",
+        "tokenizer": "./model",
         "call_id": f"call of {step_id}",
         "body_hash": f"body of {step_id}".encode(),
         "retry_count": 0,

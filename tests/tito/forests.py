@@ -10,7 +10,7 @@ from sidecar.tito.records import VersionSpan
 from sidecar.tito.trajectory import Trajectory
 from tests.tito.builders import step
 
-BOUNDARIES = ("tools_changed", "stop_trimmed", "template_changed", "unstable_template")
+BOUNDARIES = ("tools_changed", "stop_trimmed", "template_changed", "tokenizer_changed", "unstable_template")
 SYSTEMS = (b"main agent......", b"sub agent.......", b"")
 
 

@@ -12,11 +12,12 @@ from adapters.protocols.chat_replies import message as wire_message
 from sidecar.tito.audit import audit
 from sidecar.tito.continuation import with_prefix
 from sidecar.tito.fingerprint import LENIENT, MatchRules, digest, extend_chain
-from sidecar.tito.messages import from_wire, normalise
+from sidecar.tito.messages import from_wire
 from sidecar.tito.model import Model
 from sidecar.tito.modes import DEFAULT_MODES, BuildModes
 from sidecar.tito.place import Placement, Request, place
 from sidecar.tito.plan import PlannedPrompt, render
+from sidecar.tito.reading import Readings, read
 from sidecar.tito.records import Forgiven, VersionSpan
 from sidecar.tito.trajectory import Node, Trajectory
 from tests.tito.builders import conversation, step
@@ -36,6 +37,7 @@ class Talk:
         self.rules = rules
         self.modes = modes
         self.trajectory = Trajectory()
+        self.readings = Readings()
         self.wire: list[dict[str, Any]] = []
         self.blobs: dict[bytes, bytes] = {}
         self.placement: Placement
@@ -53,8 +55,12 @@ class Talk:
         """A request with the history so far and `new` messages; what would be sent for it. `continues`: the reply
         goes on with the last message."""
         self.wire += new
+        known = self.readings.find(self.wire, template_kwargs)
+        reading = read(self.wire, template_kwargs, self.rules, known)
+        self.readings.keep(reading)
         request = Request(
-            normalise(self.wire),
+            reading.messages,
+            reading.chains,
             conversation(tools, **template_kwargs),
             digest(orjson.dumps(tools)) if tools else None,
             continues,
@@ -101,6 +107,8 @@ class Talk:
             "system_hash": placement.system_hash,
             "tools_hash": placement.request.tools_hash,
             "template_sha256": model.template_sha256,
+            "tokenizer_sha256": model.tokenizer_sha256,
+            "tokenizer": model.name,
             "forgiven": self.forgiven,
             "break_reason": self.prompt.break_reason,
         }

@@ -60,6 +60,7 @@ class TestSelfTest:
         assert model.verdict.outcome == "exact"
         assert model.name == "tiny"
         assert model.template_sha256 == model.builder.template.sha256
+        assert model.tokenizer_sha256 == model.codec.sha256
 
     def test_a_stateful_template_is_accepted_as_such(self) -> None:
         assert build_model(text(self.STATEFUL, eos_token="<|im_end|>")).verdict.outcome == "stateful"

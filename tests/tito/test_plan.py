@@ -279,6 +279,23 @@ class TestBoundaries:
         assert talk.prompt.segment_reason == "template_changed"
         assert talk.sent().endswith("Sure?<|im_end|>\n<|im_start|>assistant\n")
 
+    @pytest.mark.parametrize("recorded", ["another", None], ids=["another", "unknown"])
+    def test_ids_of_another_or_an_unknown_tokenizer_are_not_gone_on_from(
+        self, talk: Talk, recorded: str | None
+    ) -> None:
+        """Whatever else has changed with it: the reason names what matters most."""
+        talk.ask(ASK, tools=TOOLS)
+        node = talk.answer("A cat.<|im_end|>", tokenizer_sha256=recorded)
+        talk.model = self.changed(talk.model, "{# changed #}")
+        talk.ask(MORE, tools=OTHER_TOOLS)
+        assert talk.placement.parent is node
+        assert talk.prompt.segment_reason == "tokenizer_changed"
+        assert talk.prompt.break_reason == BreakReason("tokenizer_changed", field="tokenizer")
+        assert "A cat.<|im_end|>\n<|im_start|>user\nSure?<|im_end|>" in talk.sent()
+        talk.answer("Yes.<|im_end|>")
+        talk.ask({"role": "user", "content": "Really?"}, tools=OTHER_TOOLS)
+        assert talk.prompt.segment_reason is None
+
     def test_an_inexact_template_gets_a_segment_per_turn(self, talk: Talk) -> None:
         verdict = talk.model.verdict
         refused = tuple(replace(result, outcome="refused", reason="differs") for result in verdict.results)

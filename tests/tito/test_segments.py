@@ -180,7 +180,9 @@ class TestPlans:
         trajectory = forest(("m", None), ("a", None, {"system_hash": SUB}), ("b", "a"), ("c", "a"), ("n", "m"))
         assert shown(plan_segments(trajectory)) == ["ab/ab root", "ac/c branch", "*mn/mn root"]
 
-    @pytest.mark.parametrize("reason", ["tools_changed", "stop_trimmed", "template_changed", "incremental_failed"])
+    @pytest.mark.parametrize(
+        "reason", ["tools_changed", "stop_trimmed", "template_changed", "tokenizer_changed", "incremental_failed"]
+    )
     def test_a_boundary_cuts_the_lineage_and_is_the_segments_reason(self, reason: str) -> None:
         trajectory = forest(("a", None), ("b", "a", {"segment_reason": reason}), ("c", "b"))
         plans = plan_segments(trajectory)

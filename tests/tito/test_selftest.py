@@ -103,6 +103,23 @@ class TestTemplates:
         assert user.outcome == "stateful"
         assert "too short" in user.reason
 
+    def test_a_template_that_prints_more_beside_a_sentinel_is_refused_where_it_does(self) -> None:
+        shouting = "{% if '⟦' in messages | string %}!{% endif %}<end>{% endfor %}"
+        verdict = verdict_of(PLAIN.replace("BEFORE", "").replace("<end>{% endfor %}", shouting))
+        [user] = [result for result in verdict.results if result.event.name == "user"]
+        assert user.outcome == "refused"
+        assert user.reason.startswith("the delta is '<user>Thanks.!<end><assistant>', but the template prints")
+        assert user.difference is not None
+        assert str(user.difference.found)[user.difference.position :] == "!<end><assistant>"
+        assert str(user.difference.expected)[user.difference.position :] == "<end><assistant>"
+
+    def test_a_template_that_takes_a_sentinel_but_not_the_reply_is_refused_with_its_words(self) -> None:
+        strict = "{% if m.content.startswith('A mark') %}{{ raise_exception('no marks') }}{% endif %}"
+        verdict = verdict_of(PLAIN.replace("BEFORE", strict))
+        [user] = [result for result in verdict.results if result.event.name == "user"]
+        assert (user.outcome, user.difference) == ("refused", None)
+        assert "no marks" in user.reason
+
     def test_tools_that_are_not_printed_are_no_tools(self) -> None:
         toolless = PLAIN.replace("BEFORE", "").replace("{% if tools %}", "{% if false %}")
         verdict = verdict_of(toolless)

@@ -17,9 +17,7 @@ from sidecar.tito.routed_rows import blob_keys
 from sidecar.tito.segments import SegmentPlan
 
 
-async def read_segments(
-    store: Store, session: Session, plans: Sequence[SegmentPlan], tokenizer: str
-) -> list[dict[str, Any]]:
+async def read_segments(store: Store, session: Session, plans: Sequence[SegmentPlan]) -> list[dict[str, Any]]:
     """The segments as `/trajectory/read` sends them, in order. Raises `StoreError`."""
     session_id = session.session_id
     keys = list(dict.fromkeys(key for plan in plans for key in message_keys(plan)))
@@ -38,7 +36,6 @@ async def read_segments(
                 index,
                 len(plans),
                 blobs,
-                tokenizer=tokenizer,
                 routed=routed,
                 rows_missing=missing,
             )
