@@ -7,7 +7,6 @@ and is set back between them (`reset`).
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -170,8 +169,3 @@ def stand_in(variant: Variant, tokenizer: Path) -> FakeSGLang:
 
     engine.script = long_reply
     return engine
-
-
-async def quiet(seconds: float) -> None:
-    """Time in which something must not happen; a test that passes is only as good as this is long."""
-    await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""What keeps the real engine from being installed is said in words that help; nothing half made is ready."""
+"""What keeps the real engine from being installed is said in words that help; nothing half made passes as ready."""
 
 from __future__ import annotations
 

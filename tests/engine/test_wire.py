@@ -64,6 +64,10 @@ class Under:
         await until(lambda: len(self.exchange.output_ids) >= count or self._task.done(), f"{count} ids")
         assert not self._task.done()
 
+    def leave(self) -> None:
+        """Close the connection, as a client that has gone."""
+        self._task.cancel()
+
     async def end(self) -> Json:
         """Its last event."""
         return await self._task
@@ -231,7 +235,7 @@ async def test_a_client_that_leaves_stops_the_engine(subject: Subject, stream: b
     if stream:
         call = Under(subject, 2000)
         await call.reached(1)
-        call._task.cancel()
+        call.leave()
     else:
         task = asyncio.ensure_future(subject.client.post("/generate", json=asked(2000)))
         await until(lambda: _busy(subject), "a busy engine")

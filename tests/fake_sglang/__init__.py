@@ -12,12 +12,13 @@ from tests.fake_sglang import faults
 from tests.fake_sglang.faults import Fault
 from tests.fake_sglang.options import Timings
 from tests.fake_sglang.recorder import RecordedCall, RecordedRequest, Recorder
-from tests.fake_sglang.script import Reply, ScriptError
+from tests.fake_sglang.script import Meter, Reply, ScriptError
 from tests.fake_sglang.server import FakeSGLang
 
 __all__ = [
     "FakeSGLang",
     "Fault",
+    "Meter",
     "RecordedCall",
     "RecordedRequest",
     "Recorder",

@@ -256,6 +256,8 @@ class Job:
         self.phase = "running"
         if reply.hold is not None and self.plan.waits_at_hold(len(self.ids)):
             return [reply.hold]
+        if reply.meter is not None and len(self.ids) >= reply.meter.limit:
+            return [reply.meter.raised]
         return None
 
     def _overrun(self) -> None:

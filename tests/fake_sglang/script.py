@@ -16,6 +16,21 @@ class ScriptError(Exception):
     """A test scripted something impossible; says which field, its value and what to do."""
 
 
+class Meter:
+    """How many ids one request may have generated so far; whoever holds the meter raises it while it runs."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.raised = asyncio.Event()
+
+    def raise_to(self, limit: int) -> None:
+        """Let the request go on to `limit` ids; a lower limit than before changes nothing."""
+        if limit > self.limit:
+            raised, self.raised = self.raised, asyncio.Event()
+            self.limit = limit
+            raised.set()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reply:
     """One generation of the scripted model, independent of how many requests it takes to collect it.
@@ -35,6 +50,8 @@ class Reply:
     delay: seconds of rest after each chunk but the last.
     hold, hold_after: after `hold_after` ids stop generating until the event is set. Acts once: a continuation
         of a reply that was interrupted at its hold does not hold again.
+    meter: generate only as far as it allows, again and again. Unlike `hold` it counts the ids of one request; a
+        pass that the engine makes after an abort goes beyond it.
     queue: stay in the scheduler's waiting queue (no ids yet) until the event is set. Acts once, as `hold`.
     faults: one fault or several, see `faults.py`.
     """
@@ -49,6 +66,7 @@ class Reply:
     delay: float = 0.0
     hold: asyncio.Event | None = None
     hold_after: int = 0
+    meter: Meter | None = None
     queue: asyncio.Event | None = None
     faults: Fault | Sequence[Fault] = ()
 

@@ -285,3 +285,22 @@ async def test_ids_are_kept_as_narrow_as_the_experts_allow(
         segment = await only_segment(running, "wide")
         assert_rows(segment, shape)
         assert rows_of(segment).dtype == ("uint8" if experts == 256 else "uint16")
+
+
+async def test_no_rows_stay_in_memory_once_their_step_is_stored(shared: Running) -> None:
+    """Hundreds of bytes for each token: a thousand open sessions could not hold them."""
+    talk = Conversation(shared, "light")
+    held = Held()
+    shared.engine.replies.append(held.reply())
+    call = asyncio.ensure_future(shared.chat("light", ask()))
+    await held.reached(shared.engine)
+    session = shared.sidecar.registry._sessions["light"]
+    [run] = session.runs.values()
+    assert run.generation.rows is not None
+    held.open.set()
+    completion(await call)
+    assert run.generation.rows is None
+    [node] = session.trajectory
+    stored = node.record.routed_rows
+    assert stored is not None and stored.end == node.token_count - 1
+    assert_rows(await only_segment(shared, talk.session))
