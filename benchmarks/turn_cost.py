@@ -56,12 +56,19 @@ class Client:
 
     def post(self, body: bytes) -> Any:
         """The parsed reply. Raises `RuntimeError` for any status but 200."""
-        self._connection.request("POST", self._path, body, {"Content-Type": "application/json"})
-        response = self._connection.getresponse()
+        try:
+            response = self._send(body)
+        except (http.client.RemoteDisconnected, ConnectionError):  # it was idle for too long
+            self._connection.close()
+            response = self._send(body)
         data = response.read()
         if response.status != 200:
             raise RuntimeError(f"{self._path}: {response.status} {data[:500]!r}")
         return orjson.loads(data)
+
+    def _send(self, body: bytes) -> http.client.HTTPResponse:
+        self._connection.request("POST", self._path, body, {"Content-Type": "application/json"})
+        return self._connection.getresponse()
 
 
 @dataclass(frozen=True)

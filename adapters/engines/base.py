@@ -9,7 +9,7 @@ EngineError            a reply that is no sampled tokens
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,11 +44,12 @@ class ContractError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One engine call. `input_ids_json` is the ids as JSON without brackets; `rid` is fresh for every call."""
+    """One engine call. `input_ids_json` is the ids as JSON without brackets, in runs of at least one id; `rid` is
+    fresh for every call."""
 
     rid: str
     session_id: str
-    input_ids_json: bytes
+    input_ids_json: Sequence[bytes]
     sampling: Mapping[str, Any]
     """Effective sampling under SGLang's names, `max_new_tokens` excluded."""
     max_new_tokens: int

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +21,7 @@ from sidecar.gateway.replay import Reader
 from sidecar.sessions.errors import refusal_of
 from sidecar.sessions.session import Session
 from sidecar.sessions.step_run import StepResult
+from sidecar.silence import Silence
 from sidecar.tito.codec import Codec
 from sidecar.web.connection import break_off
 from sidecar.web.refusals import refusal_response
@@ -31,14 +30,12 @@ log = logging.getLogger(__name__)
 
 _KEEPALIVE_AFTER = 4
 """Heartbeat intervals after which a JSON reply begins with white space."""
+_ONE_WRITE = 8192
+"""Bytes of a stream that are written in one go, about."""
 
 
 class BrokenReply(Exception):  # noqa: N818 - what the agent sees
     """The reply failed after its headers had left; the connection is closed without an end."""
-
-
-class AgentGone(Exception):  # noqa: N818 - what the agent did
-    """The agent does not read its reply any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +70,9 @@ class Exchange:
         texts = [self.codec.decode([index]) for index in record.output_ids.tolist()]
         return list(zip(texts, record.output_logprobs.tolist(), strict=True))
 
-    async def wait(self, seconds: float) -> None:
-        """Until there is something new, or for `seconds`."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.wake.wait()
+    async def wait(self) -> None:
+        """Until there is something new, or a heartbeat is due."""
+        await self.wake.wait()
         self.wake.clear()
 
 
@@ -89,44 +84,68 @@ class StepResponse(Response):
         self._exchange = exchange
         self._send: Send
         self._gone: asyncio.Task[None]
+        self._writer: asyncio.Task[None]
+        self._pulse: Silence
+        self._patience: Silence
+        self._beats = 0
+        """Heartbeats that are due."""
+        self._sending = False
+        self._stuck = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write the reply; mark the steps delivered if all of it went to a connected agent."""
+        pace = self._exchange.pace
         self._send = send
         self._gone = asyncio.create_task(_wait_gone(receive))
-        writer = asyncio.create_task(self._write(scope, receive))
+        self._writer = asyncio.create_task(self._write(scope, receive))
+        self._pulse = Silence(pace.heartbeat, self._beat)
+        self._patience = Silence(pace.slow_reader, self._leave_a_stuck_agent)
         try:
-            await asyncio.wait({self._gone, writer}, return_when=asyncio.FIRST_COMPLETED)
-            if not writer.done():
-                writer.cancel()
-            await self._end_of(writer, scope)
+            await asyncio.wait({self._gone, self._writer}, return_when=asyncio.FIRST_COMPLETED)
+            if not self._writer.done():
+                self._writer.cancel()
+            await self._end_of(scope)
         finally:
-            for task in (self._gone, writer):
+            self._pulse.close()
+            self._patience.close()
+            for task in (self._gone, self._writer):
                 task.cancel()
             for reader in self._exchange.readers:
                 reader.close()
 
-    async def _end_of(self, writer: asyncio.Task[None], scope: Scope) -> None:
+    def _beat(self) -> None:
+        self._beats += 1
+        self._exchange.wake.set()
+
+    def _leave_a_stuck_agent(self) -> None:
+        if self._sending:
+            self._stuck = True
+            self._writer.cancel()
+
+    async def _end_of(self, scope: Scope) -> None:
         try:
-            await writer
+            await self._writer
         except asyncio.CancelledError:
-            pass
-        except (AgentGone, BrokenReply) as error:
-            exchange = self._exchange
-            log.info("reply cut: session_id=%s id=%s: %s", exchange.session.session_id, exchange.head.id, error)
-            break_off(scope)  # a response without its end; closing would wait for an agent that reads nothing
-            await self._gone
+            if self._stuck:
+                await self._cut(scope, "the agent takes no bytes; see --slow-reader")
+        except BrokenReply as error:
+            await self._cut(scope, str(error))
+
+    async def _cut(self, scope: Scope, why: str) -> None:
+        exchange = self._exchange
+        log.info("reply cut: session_id=%s id=%s: %s", exchange.session.session_id, exchange.head.id, why)
+        break_off(scope)  # a response without its end; closing would wait for an agent that reads nothing
+        await self._gone
 
     async def _write(self, scope: Scope, receive: Receive) -> None:
         raise NotImplementedError
 
     async def _emit(self, message: Message) -> None:
         """Send; a peer that takes nothing for `slow_reader` seconds counts as gone."""
-        try:
-            async with asyncio.timeout(self._exchange.pace.slow_reader):
-                await self._send(message)
-        except TimeoutError:
-            raise AgentGone("the agent takes no bytes; see --slow-reader") from None
+        self._patience.heard()
+        self._sending = True
+        await self._send(message)
+        self._sending = False
 
     async def _emit_headers(self, content_type: str, length: int | None = None) -> None:
         headers = {
@@ -166,7 +185,7 @@ class JsonResponse(StepResponse):
         exchange = self._exchange
         try:
             results, started = await self._results()
-        except (BrokenReply, AgentGone):
+        except BrokenReply:
             raise
         except Exception as error:
             await refusal_response(refusal_of(error))(scope, receive, self._send)
@@ -184,7 +203,7 @@ class JsonResponse(StepResponse):
     async def _results(self) -> tuple[list[StepResult], bool]:
         """All committed steps, and whether headers have left already."""
         exchange = self._exchange
-        started, beats, next_beat = False, 0, time.monotonic() + exchange.pace.heartbeat
+        started, beats = False, 0
         while True:
             try:
                 results = [result for reader in exchange.readers if (result := reader.result) is not None]
@@ -194,11 +213,10 @@ class JsonResponse(StepResponse):
                 raise
             if len(results) == len(exchange.readers):
                 return results, started
-            remaining = next_beat - time.monotonic()
-            if remaining > 0:
-                await exchange.wait(remaining)
+            if self._beats == beats:
+                await exchange.wait()
                 continue
-            beats, next_beat = beats + 1, next_beat + exchange.pace.heartbeat
+            beats = self._beats
             if exchange.pace.json_keepalive and beats >= _KEEPALIVE_AFTER:
                 if not started:
                     await self._emit_headers("application/json")
@@ -212,19 +230,16 @@ class StreamResponse(StepResponse):
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
         self._started = False
-        self._last_sent = time.monotonic()
         self._opened = [False] * len(exchange.readers)
         self._calls = [0] * len(exchange.readers)
 
     async def _write(self, scope: Scope, receive: Receive) -> None:
         try:
             results = await self._stream()
-        except AgentGone:
-            raise
         except Exception as error:
             await self._fail(error, scope, receive)
             return
-        await self._event(b"[DONE]")
+        await self._emit_body(b"data: [DONE]\n\n")
         await self._complete(results)
 
     async def _stream(self) -> list[StepResult]:
@@ -239,31 +254,33 @@ class StreamResponse(StepResponse):
             if len(results) == len(exchange.readers):
                 break
             # New tokens are no sign of life as long as they cannot be shown (a call that is not complete).
-            silence_left = self._last_sent + exchange.pace.heartbeat - time.monotonic()
-            if silence_left > 0:
-                await exchange.wait(silence_left)
-                continue
-            await self._start()
-            await self._emit_body(b": heartbeat\n\n")
+            if self._beats:
+                await self._emit_body(b": heartbeat\n\n")
+            else:
+                await exchange.wait()
         finished = [results[index] for index in range(len(exchange.readers))]
         if exchange.include_usage:
-            await self._json_event(exchange.head.usage_chunk(_usage(finished)))
+            await self._emit_body(_event(exchange.head.usage_chunk(_usage(finished))))
         return finished
 
     async def _advance(self, index: int, reader: Reader) -> StepResult | None:
         """Send what is new of one choice; its result when it is complete."""
-        result = reader.result
-        for delta in reader.read():
-            await self._open(index)
-            await self._json_event(self._exchange.head.delta_chunk(index, delta, self._calls[index]))
+        head, result = self._exchange.head, reader.result
+        deltas, ready = reader.read(), b""
+        if not self._opened[index] and (deltas or result is not None or reader.sampled):
+            self._opened[index] = True
+            ready = _event(head.first_chunk(index))
+        for delta in deltas:
+            ready += _event(head.delta_chunk(index, delta, self._calls[index]))
             self._calls[index] += delta.call is not None
-        if result is None:
-            if reader.sampled:
-                await self._open(index)
-            return None
-        await self._open(index)
-        chunk = self._exchange.head.last_chunk(index, result.finish_reason, self._exchange.token_logprobs(result))
-        await self._json_event(chunk)
+            if len(ready) > _ONE_WRITE:  # an agent that reads late has much to read
+                await self._emit_body(ready)
+                ready = b""
+        if result is not None:
+            logprobs = self._exchange.token_logprobs(result)
+            ready += _event(head.last_chunk(index, result.finish_reason, logprobs))
+        if ready:
+            await self._emit_body(ready)
         return result
 
     async def _fail(self, error: Exception, scope: Scope, receive: Receive) -> None:
@@ -271,29 +288,21 @@ class StreamResponse(StepResponse):
         if not self._started:
             await refusal_response(refusal)(scope, receive, self._send)
             return
-        await self._json_event(error_body(refusal))
+        await self._emit_body(_event(error_body(refusal)))
         await self._emit({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _open(self, index: int) -> None:
-        if not self._opened[index]:
-            self._opened[index] = True
-            await self._start()
-            await self._json_event(self._exchange.head.first_chunk(index))
-
     async def _emit_body(self, data: bytes) -> None:
-        await super()._emit_body(data)
-        self._last_sent = time.monotonic()
-
-    async def _start(self) -> None:
+        """Headers go out with the first bytes. Whatever is sent is a sign of life."""
         if not self._started:
             self._started = True
             await self._emit_headers("text/event-stream; charset=utf-8")
+        await self._emit({"type": "http.response.body", "body": data, "more_body": True})
+        self._pulse.heard()
+        self._beats = 0
 
-    async def _json_event(self, payload: dict[str, Any]) -> None:
-        await self._event(orjson.dumps(payload))
 
-    async def _event(self, data: bytes) -> None:
-        await self._emit_body(b"data: " + data + b"\n\n")
+def _event(payload: dict[str, Any]) -> bytes:
+    return b"data: %b\n\n" % orjson.dumps(payload)
 
 
 def _usage(results: Sequence[StepResult]) -> Usage:

@@ -16,15 +16,14 @@ from sidecar.generation.gate import Scopes, call_scopes
 from sidecar.generation.held_rows import HeldRows
 from sidecar.tito.records import UNKNOWN_VERSION, RoutedRows, VersionSpan
 from sidecar.tito.reply_text import ReplyText
-from sidecar.tito.trajectory import join_ids_json
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What to sample. `prompt_json` is the prompt's ids as JSON without brackets."""
+    """What to sample. `prompt_json` is the prompt's ids as JSON without brackets, in runs."""
 
     session_id: str
-    prompt_json: bytes
+    prompt_json: Sequence[bytes]
     prompt_length: int
     sampling: Mapping[str, Any]
     max_new_tokens: int
@@ -80,9 +79,10 @@ class Generation:
         missing = max(0, sampling["min_new_tokens"] - len(self.output_ids))
         return {**sampling, "min_new_tokens": min(missing, self.budget)}
 
-    def input_ids_json(self) -> bytes:
-        """Prompt and what was sampled so far."""
-        return join_ids_json(self.request.prompt_json, ",".join(map(str, self.output_ids)).encode())
+    def input_ids_json(self) -> Sequence[bytes]:
+        """Prompt and what was sampled so far, in runs."""
+        sampled = ",".join(map(str, self.output_ids)).encode()
+        return [*self.request.prompt_json, sampled] if sampled else self.request.prompt_json
 
     def append(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         """Newly sampled tokens. A stop string of the client's ends the reply at the id that completes it."""

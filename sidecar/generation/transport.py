@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import aiohttp
-import orjson
 
 from adapters.engines.base import ContractError, EngineInfo, EngineUnreachable
-from adapters.engines.routed_experts import load_event
 from adapters.engines.sglang import SESSION_HEADER, raise_http_error
+from sidecar.generation.events import EventSplitter
 from sidecar.generation.workers import Workers
+from sidecar.silence import Silence
 
 _CONNECT_SECONDS = 10
 _KEEP_ALIVE_SECONDS = 3
@@ -26,9 +26,6 @@ _KEEP_ALIVE_SECONDS = 3
 _END_SECONDS = 0.2
 _WORKER_HEADER = "x-smg-routed-worker-id"
 """Which worker a call went to, as smg 1.13.0 says; sglang-router 0.3.2 does not."""
-_EVENT_LIMIT = 2**30
-"""Bytes of one SSE event; a cumulative stream repeats all ids and logprobs in each, and the routed experts of 128K
-tokens are 350 MB."""
 
 
 class EngineTransport:
@@ -83,8 +80,16 @@ class EngineTransport:
                     raise ContractError(
                         f"the engine answers {response.content_type} instead of a stream: {start!r}"
                     )
-                async for payload in self._events(response):
-                    yield payload
+                with self._listening(response) as silence:
+                    events = EventSplitter()
+                    while not events.done:
+                        data = await response.content.readany()
+                        silence.heard()
+                        if not data:
+                            raise EngineUnreachable(f"{self.url}: the stream ended before [DONE]")
+                        for payload in events.feed(data):
+                            yield payload
+                await _read_to_end(response)
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise EngineUnreachable(f"{self.url}: {error or type(error).__name__}") from error
 
@@ -102,36 +107,29 @@ class EngineTransport:
             raise
         return asked.result()
 
-    async def _events(self, response: aiohttp.ClientResponse) -> AsyncGenerator[dict[str, Any]]:
-        """Split from raw chunks: aiohttp's line reader stops at 512 KB."""
-        buffer = bytearray()
-        while True:
-            chunk = await self._read(response)
-            if not chunk:
-                raise EngineUnreachable(f"{self.url}: the stream ended before [DONE]")
-            searched = max(0, len(buffer) - 1)
-            buffer += chunk
-            while (end := buffer.find(b"\n\n", searched)) >= 0:
-                event = bytes(buffer[:end])
-                del buffer[: end + 2]
-                searched = 0
-                data = event.removeprefix(b"data:").strip()
-                if data == b"[DONE]":
-                    await _read_to_end(response)
-                    return
-                if event.startswith(b"data:"):
-                    yield _payload(data)
-            if len(buffer) > _EVENT_LIMIT:
-                raise ContractError(f"the engine sent an event of more than {_EVENT_LIMIT} bytes")
+    @contextmanager
+    def _listening(self, response: aiohttp.ClientResponse) -> Iterator[Silence]:
+        """For the length of the block: after a silence the worker is asked, and the stream broken if it is dead."""
+        asking: list[asyncio.Task[None]] = []
 
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        while True:
-            try:
-                async with asyncio.timeout(self._silence):
-                    return await response.content.readany()
-            except TimeoutError:
-                if not await self.workers.alive(response.headers.get(_WORKER_HEADER)):
-                    raise EngineUnreachable(f"{self.url}: silent for {self._silence:g} s and not alive") from None
+        async def ask() -> None:
+            alive = await self.workers.alive(response.headers.get(_WORKER_HEADER))
+            if not alive and not silence.since(self._silence):
+                why = f"{self.url}: silent for {self._silence:g} s and not alive"
+                response.content.set_exception(EngineUnreachable(why))
+            asking.clear()
+
+        def on_silent() -> None:
+            if not asking:
+                asking.append(asyncio.get_running_loop().create_task(ask()))
+
+        silence = Silence(self._silence, on_silent)
+        try:
+            yield silence
+        finally:
+            silence.close()
+            for task in asking:
+                task.cancel()
 
 
 def _close_response(asked: asyncio.Future[aiohttp.ClientResponse]) -> None:
@@ -156,13 +154,3 @@ async def _read_to_end(response: aiohttp.ClientResponse) -> None:
         async with asyncio.timeout(_END_SECONDS):
             while await response.content.readany():
                 pass
-
-
-def _payload(data: bytes) -> dict[str, Any]:
-    try:
-        parsed = load_event(data)
-    except orjson.JSONDecodeError as error:
-        raise ContractError(f"the engine sent an event that is no JSON: {data[:100]!r}") from error
-    if not isinstance(parsed, dict):
-        raise ContractError(f"the engine sent an event that is no object: {data[:100]!r}")
-    return parsed

@@ -36,7 +36,7 @@ from sidecar.tito.plan import PlannedPrompt, render
 from sidecar.tito.reading import Known, Reading, read
 from sidecar.tito.records import Forgiven
 from sidecar.tito.routed_rows import rows_held
-from sidecar.tito.trajectory import Node, ids_to_json, join_ids_json
+from sidecar.tito.trajectory import Node, ids_to_json
 
 _THREAD_FROM = 8192
 """Characters of new text from which rendering and encoding leave the event loop."""
@@ -176,9 +176,8 @@ class Admission:
         pin = {**self._policy.sampling_pin, **session.row.sampling}
         budget = self._budget(length, chat.max_tokens, pin.get("max_new_tokens"))
         self._check_ids(prompt)
-        prompt_json = join_ids_json(
-            parent.take_ids_json() if parent is not None and inherited else b"", ids_to_json(prompt.context_ids)
-        )
+        before = parent.ids_json() if parent is not None and inherited else []
+        prompt_json = [*before, ids_to_json(prompt.context_ids)] if len(prompt.context_ids) else before
         runs = []
         for sibling in range(chat.n):
             draft = self._draft(session, call, prepared, effective_sampling(chat.sampling, pin, sibling))

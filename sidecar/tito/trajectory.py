@@ -26,8 +26,8 @@ class Node:
     children: list[Node] = field(default_factory=list)
     coverage: Coverage | None = None
     """Routing replay: the rows of its segment that are stored up to here."""
-    ids_json: bytes | None = None
-    """JSON of the ids up to here without brackets; kept on the newest steps only (`take_ids_json`)."""
+    own_json: bytes | None = None
+    """See `own_ids_json`."""
 
     @property
     def starts_segment(self) -> bool:
@@ -60,25 +60,22 @@ class Node:
         parts = [part for node in self.segment_path() for part in (node.record.context_ids, node.record.output_ids)]
         return np.concatenate(parts)
 
-    def take_ids_json(self) -> bytes:
-        """JSON of `token_ids` without brackets.
+    def ids_json(self) -> list[bytes]:
+        """JSON of `token_ids` without brackets, as the runs that its steps added.
 
-        Kept by the first child that asks for it (`Trajectory.add` gives it on), so that a turn serialises only
-        what is new; another child of the same step serialises once more.
-        """
-        if self.ids_json is None:
-            self.ids_json = ids_to_json(self.token_ids())
-        return self.ids_json
+        Every turn sends them all again, so each step keeps its own."""
+        return [run for node in self.segment_path() for run in (node.own_ids_json(),) if run]
+
+    def own_ids_json(self) -> bytes:
+        """JSON of the ids that this step added, without brackets; `b""` for none."""
+        if self.own_json is None:
+            self.own_json = ids_to_json(np.concatenate([self.record.context_ids, self.record.output_ids]))
+        return self.own_json
 
 
 def ids_to_json(ids: Ids) -> bytes:
     """`1,2,3` for ids of shape [n]; empty for none."""
     return orjson.dumps(ids, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
-
-
-def join_ids_json(*parts: bytes) -> bytes:
-    """Comma-joined JSON of consecutive runs of ids."""
-    return b",".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,21 +128,12 @@ class Trajectory:
             self.roots.append(node)
         else:
             parent.children.append(node)
-            self._hand_on_ids_json(parent, node)
         self._nodes[record.step_id] = node
         self.token_count += own
         if record.state == "committed":
             self._by_chain.setdefault(record.chain, []).append(node)
             self._by_prompt.setdefault(record.prompt_chain, []).append(node)
         return node
-
-    @staticmethod
-    def _hand_on_ids_json(parent: Node, node: Node) -> None:
-        if parent.ids_json is not None and not node.starts_segment:
-            node.ids_json = join_ids_json(
-                parent.ids_json, ids_to_json(node.record.context_ids), ids_to_json(node.record.output_ids)
-            )
-        parent.ids_json = None
 
     def answering(self, prompt: Chain) -> Sequence[Node]:
         """The committed steps whose prompt has that history."""

@@ -52,7 +52,7 @@ class TestBody:
     REQUEST = EngineRequest(
         rid="r1",
         session_id="s",
-        input_ids_json=b"1,2,3",
+        input_ids_json=[b"1,2", b"3"],
         sampling={"temperature": 0.5, "stop": ["x"], "max_new_tokens": 1, "skip_special_tokens": True},
         max_new_tokens=7,
         stop_token_ids=(9, 10),

@@ -58,7 +58,7 @@ class Driver:
         """A generation that was not begun; `one_version` as without `--partial-rollout`."""
         request = GenerationRequest(
             session_id="s",
-            prompt_json=",".join(map(str, PROMPT)).encode(),
+            prompt_json=[",".join(map(str, PROMPT)).encode()],
             prompt_length=len(PROMPT),
             sampling=sampling,
             max_new_tokens=max_new_tokens,

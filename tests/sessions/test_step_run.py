@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from adapters.engines.base import Finish
+from adapters.models.reply import Reply
 from sidecar.generation.generation import Generation
 from sidecar.sessions.step_run import StepRun
 from sidecar.tito.records import StepRecord
@@ -22,6 +23,9 @@ class Owner:
     async def generate(self, generation: Any, draft: Any) -> None:
         await self.go.wait()
         generation.finish = Finish("length")
+
+    async def read_reply(self, run: StepRun) -> tuple[Reply, dict[str, Any]]:
+        return Reply(content="", reasoning="", calls=()), {}
 
     async def commit(self, run: StepRun, record: StepRecord) -> None:
         self.committed.append(record)
@@ -42,13 +46,14 @@ class Draft:
         class Record:
             def __init__(self) -> None:
                 self.state, self.finish_reason, self.created_at = state, "length", 0.0
+                self.extra: dict[str, Any] = {}
 
         return Record()
 
 
 class Text:
     deltas: tuple[()] = ()
-    consumed, stopped_at = 0, None
+    consumed, stopped_at, held = 0, None, None
 
     def finish(self) -> None:
         pass

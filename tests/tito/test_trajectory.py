@@ -17,7 +17,6 @@ from sidecar.tito.trajectory import (
     Trajectory,
     best_leaf,
     ids_to_json,
-    join_ids_json,
     main_lineage,
 )
 from tests.tito.builders import step
@@ -83,10 +82,6 @@ class TestIdsJson:
     def test_ids_are_written_as_json_without_brackets(self, values: list[int]) -> None:
         assert orjson.loads(b"[" + ids_to_json(np.asarray(values, dtype=np.int32)) + b"]") == values
 
-    def test_empty_runs_leave_no_comma(self) -> None:
-        assert join_ids_json(b"", b"1,2", b"", b"3") == b"1,2,3"
-        assert join_ids_json(b"", b"") == b""
-
     @settings(deadline=None)
     @given(trajectories(), st.data())
     def test_the_json_of_any_step_is_its_segments_ids_whoever_asked_before(
@@ -94,27 +89,28 @@ class TestIdsJson:
     ) -> None:
         nodes = list(trajectory)
         for node in data.draw(st.lists(st.sampled_from(nodes), max_size=20)):
-            assert orjson.loads(b"[" + node.take_ids_json() + b"]") == node.token_ids().tolist()
+            assert orjson.loads(b"[" + b",".join(node.ids_json()) + b"]") == node.token_ids().tolist()
 
-    def test_the_text_is_handed_on_to_the_next_step(self) -> None:
+    def test_each_step_keeps_the_json_of_its_own_ids(self) -> None:
         trajectory = forest(("a", None))
         a = trajectory.get("a")
         assert a is not None
-        a.take_ids_json()
+        [own] = a.ids_json()
         b = trajectory.add(step("b", "a", context_ids=[4], output_ids=[5]))
-        assert b.ids_json == b"1,2,3,7,8,4,5"
-        assert a.ids_json is None  # kept on the newest step only
-        sibling = trajectory.add(step("c", "a"))
-        assert sibling.ids_json is None
-        assert sibling.take_ids_json() == b"1,2,3,7,8,1,2,3,7,8"
+        c = trajectory.add(step("c", "a"))
+        assert b.ids_json() == [b"1,2,3,7,8", b"4,5"]
+        assert c.ids_json() == [b"1,2,3,7,8", b"1,2,3,7,8"]
+        assert b.ids_json()[0] is c.ids_json()[0] is own
 
     def test_a_boundary_takes_nothing_over(self) -> None:
         trajectory = forest(("a", None))
-        a = trajectory.get("a")
-        assert a is not None
-        a.take_ids_json()
-        b = trajectory.add(step("b", "a", segment_reason="tools_changed"))
-        assert b.ids_json is None
+        b = trajectory.add(step("b", "a", segment_reason="tools_changed", context_ids=[4], output_ids=[5]))
+        assert b.ids_json() == [b"4,5"]
+
+    def test_a_step_without_ids_leaves_no_run(self) -> None:
+        trajectory = forest(("a", None))
+        b = trajectory.add(step("b", "a", context_ids=[], output_ids=[]))
+        assert b.ids_json() == [b"1,2,3,7,8"]
 
 
 def chain(lenient: str, exact: str | None = None) -> Chain:
