@@ -165,7 +165,7 @@ def stand_in(variant: Variant, tokenizer: Path) -> FakeSGLang:
     def long_reply(request: RecordedRequest) -> Reply:
         rng = random.Random(str(request.input_ids))
         ids = [engine.vocabulary.random_id(rng) for _ in range(CONTEXT)]
-        return Reply(ids=ids, finish="length", delay=0.005)
+        return Reply(ids=ids, finish="length", delay=0.002)
 
     engine.script = long_reply
     return engine

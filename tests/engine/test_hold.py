@@ -10,7 +10,8 @@ from tests.engine.steps import assert_scored, begun, exact_segment, sampled_vers
 from tests.engine.subject import Subject
 from tests.support.running import Running
 
-LENGTH = 60
+LENGTH = 160
+"""Long enough to be still under way when a pause comes, also where this process is slow and the engine is not."""
 
 
 async def hold(running: Running, *running_rids: str) -> str:

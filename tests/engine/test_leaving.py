@@ -35,7 +35,7 @@ async def test_the_engine_stops_when_the_agent_has_gone(subject: Subject, runnin
 
 
 async def test_a_retry_goes_on_with_the_step_that_its_agent_left(subject: Subject, running: Running) -> None:
-    body = story(40)
+    body = story(160)
     asked = asyncio.ensure_future(running.chat("s", body))
     first = await subject.tap.until_ids("s", 4)
     asked.cancel()
@@ -46,8 +46,8 @@ async def test_a_retry_goes_on_with_the_step_that_its_agent_left(subject: Subjec
     second = subject.tap.generations("s")[1]
     assert len(second.input_ids) > len(first.input_ids)
     segment = await exact_segment(subject, running, "s")
-    assert sum(segment["full_loss_mask"]) == 40
-    assert await assert_scored(subject, segment) == 40
+    assert sum(segment["full_loss_mask"]) == 160
+    assert await assert_scored(subject, segment) == 160
 
 
 async def test_a_discarded_session_leaves_nothing_in_the_engine(subject: Subject, running: Running) -> None:

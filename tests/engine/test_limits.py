@@ -90,7 +90,7 @@ async def test_generations_carry_the_users_key_and_aborts_the_admins(subject: Su
     if subject.variant.keys is None:
         pytest.skip("a server without keys")
     user, admin = subject.variant.keys
-    async with streaming(running, "s", story(200)) as agent:
+    async with streaming(running, "s", story(400)) as agent:
         await agent.until_text()
         paused = await running.post("/v1/rollout/pause")
         assert paused["quiesced"]

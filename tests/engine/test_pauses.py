@@ -12,7 +12,8 @@ from tests.engine.subject import Subject
 from tests.support.running import Running
 
 BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-LENGTH = 60
+LENGTH = 160
+"""Long enough to be still under way when a pause comes, also where this process is slow and the engine is not."""
 
 
 async def pause(running: Running, **fields: Any) -> dict[str, Any]:
@@ -70,7 +71,7 @@ async def test_a_pause_without_an_update_leaves_no_trace_in_the_segment(subject:
 
 async def test_many_replies_are_all_aborted_and_all_go_on(subject: Subject, running: Running) -> None:
     names = [f"s{number}" for number in range(12)]  # more than run at a time: some wait in the engine's queue
-    calls = [asyncio.ensure_future(running.chat(name, story(20))) for name in names]
+    calls = [asyncio.ensure_future(running.chat(name, story(40))) for name in names]
     await subject.tap.until(lambda: all(subject.tap.generations(name) for name in names))
     await subject.tap.until_ids(names[0], 2)
     paused = await pause(running)
@@ -81,7 +82,7 @@ async def test_many_replies_are_all_aborted_and_all_go_on(subject: Subject, runn
         assert text_of(await call)
     for name in names:
         segment = await exact_segment(subject, running, name)
-        assert sampled_versions(segment) == ["1"] * 20
+        assert sampled_versions(segment) == ["1"] * 40
 
 
 async def test_an_engine_that_pauses_itself_in_mode_abort_is_waited_for(subject: Subject, running: Running) -> None:

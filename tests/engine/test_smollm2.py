@@ -27,8 +27,8 @@ async def test_it_answers_stops_by_itself_and_goes_on_from_its_own_ids(subject: 
 
 
 async def test_a_pause_in_the_middle_changes_no_word(subject: Subject, running: Running) -> None:
-    straight = text_of(await running.chat("straight", story(16)))
-    async with streaming(running, "s", story(16)) as agent:
+    straight = text_of(await running.chat("straight", story(28)))
+    async with streaming(running, "s", story(28)) as agent:
         await subject.tap.until_ids("s", 5)
         paused = await running.post("/v1/rollout/pause")
         assert paused["quiesced"]
@@ -39,6 +39,6 @@ async def test_a_pause_in_the_middle_changes_no_word(subject: Subject, running: 
     text = joined(chunks)
     segment = await exact_segment(subject, running, "s")
     assert set(sampled_versions(segment)) == {"1", "2"}
-    assert await assert_scored(subject, segment) == 16
+    assert await assert_scored(subject, segment) == 28
     if subject.real:  # the same weights under another name; the stand-in draws anew
         assert text == straight
