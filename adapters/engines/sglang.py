@@ -123,7 +123,23 @@ class ReplyReader:
 
 
 def _checked_logprobs(ids: list[int], entries: list[Any], first: int) -> list[float]:
-    """Logprobs of new ids, element by element; `first` is the position of `ids[0]` in the reply."""
+    """Logprobs of new ids; `first` is the position of `ids[0]` in the reply."""
+    logprobs = [entry[0] for entry in entries]
+    if (
+        [entry[1] for entry in entries] == ids
+        and set(map(type, ids)) <= {int}
+        and min(ids, default=0) >= 0
+        and max(ids, default=0) <= _LARGEST_ID
+        and set(map(type, logprobs)) <= {float, int}
+        and math.isfinite(sum(logprobs))
+        and max(logprobs, default=0) <= 0
+    ):
+        return list(map(float, logprobs))
+    return _named_logprobs(ids, entries, first)
+
+
+def _named_logprobs(ids: list[int], entries: list[Any], first: int) -> list[float]:
+    """The same element by element, so that the error names the one that is wrong."""
     logprobs = []
     for position, (index, entry) in enumerate(zip(ids, entries, strict=True), first):
         if type(index) is not int or not 0 <= index <= _LARGEST_ID:

@@ -30,9 +30,10 @@ class Marks:
         spellings = sorted(map(re.escape, self._by_spelling), key=len, reverse=True)
         self._spelled = re.compile("|".join(spellings)) if spellings else None
 
-    def of_token(self, index: int) -> str | None:
-        """The character for a control token's id, None for any other id."""
-        return self._character.get(index)
+    @property
+    def by_token(self) -> Mapping[int, str]:
+        """The characters of control tokens by their ids."""
+        return self._character
 
     def of_spellings(self, spellings: Collection[str]) -> frozenset[str]:
         """The marks of those spellings that are control tokens."""

@@ -26,7 +26,6 @@ from sidecar.sessions.policy import Policy
 from sidecar.sessions.session import Session
 from sidecar.sessions.step_run import StepRun
 from sidecar.tito.audit import audit, missing_keys
-from sidecar.tito.client_lines import count_client_lines
 from sidecar.tito.delta import Conversation
 from sidecar.tito.errors import MessageError, TemplateError
 from sidecar.tito.fingerprint import digest
@@ -70,6 +69,7 @@ class Admitted:
 class Prepared:
     """A call whose place and prompt are found. `call_id` is shared by the steps that answer it."""
 
+    reading: Reading
     placement: Placement
     prompt: PlannedPrompt
     forgiven: tuple[Forgiven, ...]
@@ -118,7 +118,7 @@ class Admission:
         prompt = await self._render(placement)
         if not session.open:  # it was closed while the prompt was rendered
             raise unavailable("the session is being closed", "session_closing")
-        admitted = self._start(session, call, Prepared(placement, prompt, forgiven, uuid.uuid4().hex))
+        admitted = self._start(session, call, Prepared(reading, placement, prompt, forgiven, uuid.uuid4().hex))
         session.readings.keep(reading)
         return admitted
 
@@ -252,16 +252,16 @@ class Admission:
             tools=call.chat.tools or (),
             train_off_policy=self._policy.train_off_policy_sampling,
             forgiven=prepared.forgiven,
-            extra=self._extra(call, prompt),
+            extra=self._extra(call, prepared),
         )
 
-    def _extra(self, call: Call, prompt: PlannedPrompt) -> dict[str, object]:
+    def _extra(self, call: Call, prepared: Prepared) -> dict[str, object]:
         extra = {
             "turn_id": call.turn_id,
             "intercepted_host": call.intercepted_host,
             "ignored": list(call.chat.ignored),
-            "protected": prompt.protected,
-            "stripped": count_client_lines(call.chat.messages),
+            "protected": prepared.prompt.protected,
+            "stripped": prepared.reading.stripped,
             **self._policy.modes.recorded(),
         }
         return {key: value for key, value in extra.items() if value}

@@ -5,12 +5,14 @@ with, byte for byte, is not read again, so that a turn costs what is new in it. 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from sidecar.tito.client_lines import count_client_lines
 from sidecar.tito.fingerprint import Chain, MatchRules, chain_of, extend_chains
 from sidecar.tito.messages import Message, normalise, normalise_following
 
@@ -27,6 +29,8 @@ class Reading:
 
     messages: Sequence[Message]
     chains: Sequence[Chain]
+    stripped: Mapping[str, int]
+    """Rule -> lines that it took out (`client_lines.py`)."""
     wire_count: int
     wire_size: int
     wire_digest: bytes
@@ -96,13 +100,17 @@ def read(
     if before is None:
         messages = normalise(wire)
         chains = chain_of(template_kwargs, messages, rules)
+        stripped = count_client_lines(wire)
     else:
-        new = normalise_following(wire[before.wire_count :], before.wire_count)
+        following = wire[before.wire_count :]
+        new = normalise_following(following, before.wire_count)
         messages = [*before.messages, *new]
         chains = extend_chains(before.chains, new, rules)
+        stripped = dict(Counter(before.stripped) + Counter(count_client_lines(following)))
     return Reading(
         messages,
         chains,
+        stripped,
         len(wire),
         known.wire_size,
         known.wire_digest,

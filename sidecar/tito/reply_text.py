@@ -34,9 +34,9 @@ class Detokenizer:
 
     def push(self, ids: Sequence[int]) -> str:
         """Text that `ids` complete."""
-        text = ""
+        text, marks = "", self._marks.by_token
         for index in ids:
-            mark = self._marks.of_token(index)
+            mark = marks.get(index)
             if mark is None:
                 self._held.append(index)
             else:

@@ -64,7 +64,16 @@ class Node:
         """JSON of `token_ids` without brackets, as the runs that its steps added.
 
         Every turn sends them all again, so each step keeps its own."""
-        return [run for node in self.segment_path() for run in (node.own_ids_json(),) if run]
+        runs: list[bytes] = []
+        node = self
+        while True:  # hundreds of steps, in every turn: no calls here
+            run = node.own_json if node.own_json is not None else node.own_ids_json()
+            if run:
+                runs.append(run)
+            if node.record.segment_reason is not None:
+                return runs[::-1]
+            assert node.parent is not None, "a step without a parent starts a segment"
+            node = node.parent
 
     def own_ids_json(self) -> bytes:
         """JSON of the ids that this step added, without brackets; `b""` for none."""

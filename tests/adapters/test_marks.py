@@ -12,7 +12,7 @@ MARKS = Marks(CONTROL, frozenset({3}))
 
 
 def mark(index: int) -> str:
-    found = MARKS.of_token(index)
+    found = MARKS.by_token.get(index)
     assert found is not None
     return found
 
@@ -24,7 +24,7 @@ def test_every_control_token_has_a_character_of_its_own() -> None:
 
 
 def test_ordinary_ids_have_none() -> None:
-    assert MARKS.of_token(1) is None
+    assert MARKS.by_token.get(1) is None
 
 
 def test_a_parser_searches_for_the_mark_or_for_the_spelling_if_there_is_no_such_token() -> None:
@@ -50,8 +50,8 @@ def test_a_character_that_marks_nothing_vanishes() -> None:
 def test_added_tokens_of_white_space_alone_are_text() -> None:
     """Gemma's tokenizers have one for every number of newlines up to 31."""
     marks = Marks({1: "\n\n", 2: " ", 3: "<call>"}, frozenset())
-    assert (marks.of_token(1), marks.of_token(2)) == (None, None)
-    assert marks.marked("a\n\n<call>") == f"a\n\n{marks.of_token(3)}"
+    assert (marks.by_token.get(1), marks.by_token.get(2)) == (None, None)
+    assert marks.marked("a\n\n<call>") == f"a\n\n{marks.by_token.get(3)}"
 
 
 def test_private_characters_of_ordinary_text_are_no_marks() -> None:
