@@ -1,10 +1,9 @@
 """What one turn of a long tool conversation costs the whole sidecar process, beside the floor of the work itself.
 
-`python -m benchmarks.turn_cost [--turns 160] [--output DIR]` starts the stand-in engine, `tito-sidecar serve` with
-its durable store and a bare pass-through, each a process of its own, holds one conversation, and writes a table, a
-plot and the figures. CPU is the process's own clock (all threads, user and system), so other load on the machine
-disturbs it little; the floor is timed in this process on the same bodies:
-parse the request, encode the new text, serialise all `input_ids`.
+`python -m benchmarks.turn_cost [--turns 160] [--sessions 8] [--output DIR]` starts the stand-in engine,
+`tito-sidecar serve` with its durable store and a bare pass-through, each a process of its own, holds conversations side
+by side, and writes a table, a plot and the figures. CPU is the process's own clock: all threads, user and system. The
+floor is timed in this process on the same bodies: parse the request, encode the new text, serialise all `input_ids`.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -103,35 +103,39 @@ def start_servers(stack: ExitStack, tokenizer: Path, scratch: Path) -> Servers:
     )
 
 
-def converse(servers: Servers, tokenizer: Path, turns: int, result_words: int, seed: int = 1) -> list[Turn]:
-    """Hold one conversation and cost each of its turns."""
+def converse(servers: Servers, tokenizer: Path, turns: int, result_words: int, sessions: int) -> list[Turn]:
+    """Hold `sessions` conversations at a time and cost each round of turns, per turn."""
     encode = Tokenizer.from_file(str(tokenizer / "tokenizer.json")).encode
-    agent = Client(servers.sidecar, f"/sessions/bench-{seed}/v1/chat/completions")
-    bare = Client(servers.pass_through, "/v1/chat/completions")
-    conversation = Conversation(seed, result_words)
+    agents = [Client(servers.sidecar, f"/sessions/bench-{n}/v1/chat/completions") for n in range(sessions)]
+    bare = [Client(servers.pass_through, "/v1/chat/completions") for _ in range(sessions)]
+    conversations = [Conversation(seed, result_words) for seed in range(sessions)]
     measured = []
-    for turn in range(1, turns + 1):
-        body = orjson.dumps(conversation.body())
-        before = servers.sidecar.cpu_ns()
-        reply = agent.post(body)
-        sidecar_ms = (servers.sidecar.cpu_ns() - before) / 1e6
-        before = servers.pass_through.cpu_ns()
-        bare.post(body)
-        pass_through_ms = (servers.pass_through.cpu_ns() - before) / 1e6
-        tokens = reply["usage"]["prompt_tokens"]
-        new_text = "".join(message["content"] for message in conversation.messages[-1:])
-        floor_ms = _floor_ms(body, new_text, list(range(tokens)), encode)
-        measured.append(Turn(turn, tokens, len(body), sidecar_ms, floor_ms, pass_through_ms))
-        conversation.answer(reply["choices"][0]["message"])
+    with ThreadPoolExecutor(sessions) as pool:
+        for turn in range(1, turns + 1):
+            bodies = [orjson.dumps(conversation.body()) for conversation in conversations]
+            before = servers.sidecar.cpu_ns()
+            replies = list(pool.map(Client.post, agents, bodies))
+            sidecar_ms = (servers.sidecar.cpu_ns() - before) / 1e6 / sessions
+            before = servers.pass_through.cpu_ns()
+            list(pool.map(Client.post, bare, bodies))
+            pass_through_ms = (servers.pass_through.cpu_ns() - before) / 1e6 / sessions
+            tokens = statistics.mean(reply["usage"]["prompt_tokens"] for reply in replies)
+            new = [conversation.messages[-1]["content"] for conversation in conversations]
+            floor_ms = _floor_ms(bodies, new, list(range(int(tokens))), encode)
+            size = int(statistics.mean(map(len, bodies)))
+            measured.append(Turn(turn, int(tokens), size, sidecar_ms, floor_ms, pass_through_ms))
+            for conversation, reply in zip(conversations, replies, strict=True):
+                conversation.answer(reply["choices"][0]["message"])
     return measured
 
 
-def _floor_ms(body: bytes, new_text: str, input_ids: list[int], encode: Any) -> float:
+def _floor_ms(bodies: list[bytes], new_texts: list[str], input_ids: list[int], encode: Any) -> float:
     started = time.process_time_ns()
-    orjson.loads(body)
-    encode(new_text, add_special_tokens=False)
-    orjson.dumps(input_ids)
-    return (time.process_time_ns() - started) / 1e6
+    for body, new_text in zip(bodies, new_texts, strict=True):
+        orjson.loads(body)
+        encode(new_text, add_special_tokens=False)
+        orjson.dumps(input_ids)
+    return (time.process_time_ns() - started) / 1e6 / len(bodies)
 
 
 def memory_per_session(
@@ -182,7 +186,7 @@ def _median(window: Sequence[Turn], mark: int) -> Turn:
 
 def print_table(console: Console, rows: Sequence[Turn]) -> None:
     """CPU per turn, and its ratios."""
-    table = Table(title="CPU per turn, whole process, durable store on (medians of five turns)")
+    table = Table(title="CPU per turn, whole process, durable store on (medians of five rounds)")
     for heading in ("turn", "tokens", "request KB", "sidecar ms", "floor ms", "ratio", "pass-through ms"):
         table.add_column(heading, justify="right")
     for row in rows:
@@ -209,7 +213,10 @@ def main() -> None:
         prog="python -m benchmarks.turn_cost", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--turns", type=int, default=160)
-    parser.add_argument("--result-words", type=int, default=165, help="size of a tool result")
+    parser.add_argument("--result-words", type=int, default=140, help="size of a tool result")
+    parser.add_argument(
+        "--sessions", type=int, default=8, help="side by side; with 1 all code runs cold"
+    )
     parser.add_argument("--memory-sessions", type=int, default=9, help="0: leave memory out")
     parser.add_argument("--output", type=Path, default=Path("bench-output"))
     arguments = parser.parse_args()
@@ -221,7 +228,7 @@ def main() -> None:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = start_servers(stack, tokenizer, scratch)
-        turns = converse(servers, tokenizer, arguments.turns, arguments.result_words)
+        turns = converse(servers, tokenizer, arguments.turns, arguments.result_words, arguments.sessions)
         memory = {}
         if arguments.memory_sessions:
             memory = memory_per_session(

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def test_turn_cost_writes_its_figures_its_table_and_its_plot(qwen3_dir: Path, tmp_path: Path) -> None:
     shown = subprocess.run(
-        [sys.executable, "-m", "benchmarks.turn_cost", "--turns", "20", "--memory-sessions", "3",
+        [sys.executable, "-m", "benchmarks.turn_cost", "--turns", "20", "--sessions", "2", "--memory-sessions", "3",
          "--output", tmp_path],
         cwd=ROOT, capture_output=True, text=True, timeout=170, check=False,
     )  # fmt: skip
