@@ -1,9 +1,10 @@
 """What one turn of a long tool conversation costs the whole sidecar process, beside the floor of the work itself.
 
 `python -m benchmarks.turn_cost [--turns 160] [--sessions 8] [--output DIR]` starts the stand-in engine,
-`tito-sidecar serve` with its durable store and a bare pass-through, each a process of its own, holds conversations side
-by side, and writes a table, a plot and the figures. CPU is the process's own clock: all threads, user and system. The
-floor is timed in this process on the same bodies: parse the request, encode the new text, serialise all `input_ids`.
+`tito-sidecar serve` with its durable store and a bare pass-through, each a process of its own, holds conversations
+side by side, and writes a table, a plot and the figures. CPU is the process's own clock: all threads, user and
+system. The floor is timed in this process on the same bodies: parse the request, encode the new text, serialise all
+`input_ids`.
 """
 
 from __future__ import annotations
