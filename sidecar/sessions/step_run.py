@@ -47,6 +47,10 @@ class StepResult:
 class StepOwner(Protocol):
     """What a run needs of its session."""
 
+    @property
+    def open(self) -> bool:
+        """New calls are welcome, so that a retry may come."""
+
     async def generate(self, generation: Generation, draft: StepDraft) -> None:
         """Fill the generation; may raise engine errors."""
 
@@ -197,6 +201,8 @@ class StepRun:
             self._engine = None
 
     async def _wait_for_retry(self) -> None:
+        if not self._owner.open:
+            await self._commit_aborted("its session is closed")
         record = self.draft.record(self.generation, state="detached", reply=None)
         self._stored = True
         await self._owner.store_detached(record)

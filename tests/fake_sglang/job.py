@@ -83,6 +83,7 @@ class Job:
         self._refused = state.queue_full()
         self._wake = asyncio.Event()
         self._version_changes: list[tuple[str, int]] = []
+        self._last_version: str | None = None
 
     # Called by the engine.
 
@@ -112,7 +113,8 @@ class Job:
     def spans(self) -> list[dict[str, Any]]:
         """Which output ids were sampled by which weight version; one empty span when there are none."""
         spans: list[dict[str, Any]] = []
-        for version, end in [*self._version_changes, (self.state.weight_version, len(self.ids))]:
+        last = self._last_version or self.state.weight_version  # the last chunk may leave after the next update
+        for version, end in [*self._version_changes, (last, len(self.ids))]:
             start = spans[-1]["end"] if spans else 0
             if spans and end <= start:
                 continue
@@ -149,6 +151,7 @@ class Job:
             if self.end.cut is not None:
                 self._mark()
         finally:
+            self._last_version = self.state.weight_version
             self.ended.set()
             self._marks.put_nowait(None)
 

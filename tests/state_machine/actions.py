@@ -9,6 +9,7 @@ from typing import Any
 from tests.state_machine.calls import STOP_TEXT, Call, Follower, Shape
 from tests.state_machine.model import SESSIONS, Command, Model, Pause
 from tests.state_machine.world import World
+from tests.support.waiting import until
 
 LEASE = 86400.0
 
@@ -76,12 +77,17 @@ class Actions:
         current = model.pause(pause_id) if pause_id is not None else model.pauses.get(scope)
         where = {} if scope == "all" else {f"{scope.split(':')[0]}_id": scope.split(":")[1]}
         asked = {"pause_id": pause_id} if pause_id is not None else {"mode": mode, **where}
-        before = gate.find(current.scope if current is not None else scope)
+        closes = scope if current is None else current.scope
+        before = gate.find(closes)
         post = self.world.post("/v1/rollout/pause", **asked, timeout_seconds=timeout, lease_seconds=LEASE)
         task = asyncio.create_task(post)
         refusal = self._refusal(scope, mode, pause_id, current)
-        while not task.done() and (gate.find(scope if current is None else current.scope) is before or refusal):
-            await asyncio.sleep(0.001)
+        await until(
+            lambda: (
+                task.done() or (refusal is None and gate.find(current.scope if current else scope) is not before)
+            ),
+            "the pause closes the gate",
+        )
         pause = current
         if current is None and refusal is None:
             found = gate.find(scope)
@@ -121,7 +127,9 @@ class Actions:
         told = {name: reply[name] for name in ("status", "pause_id", "scope", "mode")}
         right = {"status": status, "pause_id": pause.pause_id, "scope": pause.scope, "mode": pause.mode}
         assert told == right, f"pause: {told}, not {right}"
-        assert reply["quiesced"] == (reply["active"] == 0 == len(reply["running_request_ids"])), f"quiesced: {reply}"
+        assert reply["quiesced"] == (reply["active"] == 0 == len(reply["running_request_ids"])), (
+            f"quiesced: {reply}"
+        )
         aborted = {*reply["preempted_request_ids"], *reply["abort_failed_request_ids"]}
         assert pause.mode == "abort" or not aborted, f"pause: {pause.mode} aborted {aborted}"
         pause.quiet = pause.quiet or reply["quiesced"]
@@ -147,20 +155,18 @@ class Actions:
         """A pause's lease ends."""
         gate = self.world.gate
         self.world.loop.call_soon(gate.renew, pause.pause_id, 0.0)
-        while pause.pause_id in gate:
+        for _ in range(4):
             await asyncio.sleep(0)
         self.model.lift(pause)
 
     async def close(self, session: str, path: str, timeout: float) -> None:
         """Finalize or discard a session; until no call is let in any more."""
-        model, world = self.model, self.world
+        model, world, name = self.model, self.world, f"closing {session}"
         body = {"session_id": session, **({"timeout_seconds": timeout} if path == "finalize" else {})}
         task = asyncio.create_task(world.post(f"/session/{path}", **body))
-        while not task.done():
-            await asyncio.sleep(0.001)
-            found = world.session(session)
-            if found is None or found.closing:
-                break
+        await until(
+            lambda: task.done() or (found := world.session(session)) is None or found.closing, "the session closes"
+        )
         again = session in model.closed
         model.closed.setdefault(session, model.now)
         if path == "discard":
@@ -177,12 +183,14 @@ class Actions:
                 return
             assert code in ("session_discarded", "no_steps", "session_not_found"), f"{path}: {reply}"
 
-        def may_wait(world: World) -> bool:
-            found = world.session(session)
-            runs = found.runs.values() if found is not None else ()
-            return path == "finalize" and timeout > 0 and any(not run.detached for run in runs)
+        patient = timeout > 0 or any(one.name == name and not one.task.done() for one in model.commands)
 
-        model.commands.append(Command(f"{path} {session}", task, may_wait, check))
+        def may_wait(world: World) -> bool:
+            """A patient one waits for calls; whatever comes after it waits for it."""
+            found = world.session(session)
+            return patient and found is not None and any(not run.detached for run in found.runs.values())
+
+        model.commands.append(Command(name, task, may_wait, check))
 
     # The engine, and those who do things to it.
 
@@ -216,8 +224,7 @@ class Actions:
         self.model.preemptions += 1
         if engine.state.paused is None and not self.model.down:
             task = engine.intake.spawn(engine.state.pause(mode))
-        while task is not None and not task.done():  # mode abort waits until all have ended
-            await asyncio.sleep(0.001)
+        await until(lambda: task is None or task.done(), "the engine stands still")  # in mode abort when all ended
 
     async def let_engine_go(self) -> None:
         """And its end."""
@@ -227,6 +234,5 @@ class Actions:
 
     async def restart(self) -> None:
         """The sidecar ends and starts again on its state."""
-        self.model.restarts.append(self.model.now)
         await self.world.stop()
         await self.world.start()

@@ -6,7 +6,6 @@ notes of what was seen.
 
 import asyncio
 
-from sidecar.sessions.step_run import StepRun
 from tests.state_machine.calls import Follower
 from tests.state_machine.model import Model
 from tests.state_machine.replies import check_reply
@@ -39,7 +38,9 @@ def _gate(world: World, model: Model) -> None:
     wanted = {scope: (pause.pause_id, pause.mode) for scope, pause in model.pauses.items()}
     assert found == wanted, f"gate: it holds the pauses {found}, not {wanted}"
     assert world.gate.open == (not wanted), "gate: it is closed without a pause in force"
-    assert world.gate._timers.keys() == {pause_id for pause_id, _ in wanted.values()}, "gate: a lease without a pause"
+    assert world.gate._timers.keys() == {pause_id for pause_id, _ in wanted.values()}, (
+        "gate: a lease without a pause"
+    )
     for scopes in world.waiting:
         assert model.covering(scopes), f"gate: a call of {scopes} waits, and the pauses are of {list(wanted)}"
 
@@ -60,7 +61,7 @@ def _steps(world: World, model: Model) -> None:
     assert len(tasks) == len(runs), f"leak: {len(tasks)} tasks of {len(runs)} steps"
     for run in runs:
         assert not run.over, f"leak: step {run.step_id} is over, and its session keeps it"
-        assert run.detached == (not run._readers), f"step {run.step_id} has {len(run._readers)} readers: {run.detached}"
+        assert run.detached == (not run._readers), f"detached: step {run.step_id} has {len(run._readers)} readers"
         if run.generation.request.resumable:
             _kept(model, run.step_id, run.generation.output_ids)
         else:
@@ -100,7 +101,9 @@ def _whole(world: World, model: Model, follower: Follower) -> None:
     assert follower.status == 200, f"answer: {follower}"
     assert follower.step_id is not None, f"answer: {follower} names no step"
     if follower.expected_step is not None:
-        assert follower.step_id == follower.expected_step, f"retry: {follower} is no part of {follower.expected_step}"
+        assert follower.step_id == follower.expected_step, (
+            f"retry: {follower} is no part of {follower.expected_step}"
+        )
     session = world.session(follower.call.session)
     if session is None:
         return  # closed; it is read at the end
@@ -140,13 +143,9 @@ async def _pause_state(world: World, model: Model) -> None:
 
 def nothing_left(world: World) -> None:
     """The example is over: no call, no waiter, no step, no pause."""
-    runs = [f"{run.step_id} {'detached' if run.detached else 'running'}" for run in _all_runs(world)]
+    runs = [f"{run.step_id} {'detached' if run.detached else 'running'}" for run in world.runs()]
     assert not runs, f"leak: steps {runs}"
     assert not len(world.active), f"leak: calls {list(world.active)} in flight"
     assert not world.active._asking, "leak: aborts are still asked for"
     assert world.gate.suspended == 0, f"leak: {world.gate.suspended} calls at the gate"
     assert world.gate.open, f"leak: pauses {world.gate.pauses}"
-
-
-def _all_runs(world: World) -> list[StepRun]:
-    return list(world.runs())

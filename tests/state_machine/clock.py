@@ -1,4 +1,4 @@
-"""An event loop whose clock can be put forward, so that back-offs, leases and windows pass without being waited for.
+"""An event loop whose clock can be put forward: back-offs, repeats and windows pass without being waited for.
 
 Sockets and threads run in real time; only timers see the skipped seconds. One loop, one thread.
 """

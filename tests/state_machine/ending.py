@@ -2,8 +2,10 @@
 with what the engine sampled.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sidecar.tito.records import StepRecord
 from tests.fake_sglang.plan import pseudo_logprob
 from tests.invariants.aligned import sampled_positions
 from tests.state_machine.calls import Call
@@ -41,79 +43,93 @@ async def finish(world: World, model: Model) -> None:
 
 
 async def read_back(world: World, model: Model) -> None:
-    """Finalize what is open, and check each session's segments."""
+    """Finalize what is open, and check each session's steps and segments."""
     for session_id in SESSIONS:
         if session_id in model.discarded:
             continue
         status, reply = await world.post("/session/finalize", session_id=session_id)
+        stored = await world.running.sidecar._store.load_session(session_id)
+        assert stored is not None
+        replies = {record.step_id: _check_record(world, model, record) for record in stored.steps}
+        _check_followers(model, session_id, stored.steps, replies)
         if status != 200:
             assert reply["error"]["code"] == "no_steps", f"finalize: {reply}"
-            told = [one for one in model.followers if one.call.session == session_id and one.complete]
-            assert not told, f"commit: {session_id} has no steps, and {told} were answered"
             continue
         status, read = await world.post("/trajectory/read", session_id=session_id, include_drained=True)
         assert status == 200, read
-        viewed = await world.running.control.get(f"/session/{session_id}")
-        _check_session(world, model, session_id, viewed.json()["steps"], read["data"])
+        steps = (await world.running.control.get(f"/session/{session_id}")).json()["steps"]
+        for segment in read["data"]:
+            _check_segment(world, segment, {step["step_id"]: step for step in steps}, stored.steps)
 
 
-def _check_session(
-    world: World, model: Model, session_id: str, viewed: list[dict[str, Any]], segments: list[dict[str, Any]]
-) -> None:
-    steps = {step["step_id"]: step for step in viewed}
-    seen: dict[str, str] = {}
-    for segment in segments:
-        arrays = [segment[name] for name in ("tokens", "full_loss_mask", "full_logprobs", "full_versions")]
-        assert len({len(array) for array in arrays}) == 1, f"aligned: arrays of {[len(one) for one in arrays]}"
-        places: dict[str, list[int]] = {}
-        for position, step_id in sampled_positions(segment, steps).items():
-            places.setdefault(step_id, []).append(position)
-        for step_id, positions in places.items():
-            seen[step_id] = _check_step(world, model, segment, steps[step_id], positions)
-    for follower in model.followers:
-        if follower.call.session != session_id or follower.step_id is None:
-            continue
-        if follower.complete:
-            assert follower.step_id in seen, f"commit: {follower} was answered, and no segment has its step"
-        text = seen.get(follower.step_id)
-        assert text is None or text.startswith(follower.text), f"binding: {follower} saw {follower.text!r} of {text!r}"
-    _check_counts(model, session_id, viewed)
+def _call_of(model: Model, record: StepRecord) -> Call:
+    return next(call for call in model.calls if call.seed == record.sampling["sampling_seed"])
 
 
-def _check_step(
-    world: World, model: Model, segment: dict[str, Any], step: dict[str, Any], positions: list[int]
-) -> str:
-    """One step's tokens; the text of its reply."""
-    call = next(one for one in model.calls if one.seed == step["sampling"]["sampling_seed"])
-    first, policy = positions[0], world.policy
-    assert segment["tokens"][:first] == policy.prompts[call.seed], f"exact: step {step['step_id']} has another prompt"
-    ids = [segment["tokens"][position] for position in positions]
-    kept = model.kept.get(step["step_id"], [])
-    assert ids[: len(kept)] == kept, f"lost: step {step['step_id']} had {kept}, and the trainer reads {ids}"
-    parts = check_reply(policy, call, ids, committed=step["state"] == "committed")
+def _check_record(world: World, model: Model, record: StepRecord) -> str:
+    """One stored step, against what the engine sampled; the text of its reply."""
+    assert record.state in ("committed", "aborted"), f"leak: step {record.step_id} stays {record.state}"
+    call, ids = _call_of(model, record), record.output_ids.tolist()
+    kept = model.kept.get(record.step_id, [])
+    assert ids[: len(kept)] == kept, f"lost: step {record.step_id} had {kept}, and the store has {ids}"
+    parts = check_reply(world.policy, call, ids, committed=record.state == "committed")
+    told = [span.version for span in record.version_spans for _ in range(span.start, span.end)]
+    assert len(told) == len(record.output_logprobs) == len(ids), f"aligned: {record}"
     for part in parts:
+        where = f"of {part.request}, from {part.start} on in step {record.step_id}"
         for at in range(part.start, part.end):
-            position = first + at
-            told = segment["full_logprobs"][position], segment["full_versions"][position]
+            position = len(world.policy.prompts[call.seed]) + at
             logprob, version = pseudo_logprob(position, ids[at]), version_of(part, at)
-            assert told[0] == logprob, f"aligned: id {ids[at]} at {position} has logprob {told[0]}, not {logprob}"
-            if told[1] == UNKNOWN:
-                known = len(model.versions) == 1 or not may_be_unknown(part, world.quirks.version_spans)
-                assert not known, f"version: of id {ids[at]} from {part.request} it is unknown, not {version}"
+            got = float(record.output_logprobs[at])
+            assert got == logprob, f"aligned: id {ids[at]} at {position} has logprob {got}, not {logprob}"
+            if told[at] != UNKNOWN:
+                assert told[at] == version, f"version: {told[at]} is not {version}, {where}"
             else:
-                assert told[1] == version, f"version: id {ids[at]} of {part.request} is of {told[1]}, not {version}"
-    if model.one_version and step["state"] == "committed":
-        named = {version_of(part, at) for part in parts for at in range(part.start, part.end)}
-        assert len(named) <= 1, f"version: step {step['step_id']} mixes {named}"
-    return policy.text(ids)
+                known = len(model.versions) == 1 or not may_be_unknown(part, world.quirks.version_spans)
+                assert not known, f"version: it is unknown, not {version}, {where}"
+    if model.one_version and record.state == "committed":
+        assert len(set(told)) <= 1, f"version: step {record.step_id} mixes {set(told)}"
+    return world.policy.text(ids)
 
 
-def _check_counts(model: Model, session_id: str, viewed: list[dict[str, Any]]) -> None:
-    """No call has more steps than it was made."""
-    for call in _calls_of(model, session_id):
-        steps = [step for step in viewed if step["sampling"]["sampling_seed"] == call.seed]
+def _check_followers(
+    model: Model, session_id: str, records: Sequence[StepRecord], replies: Mapping[str, str]
+) -> None:
+    """Who was answered has a committed step; what others saw of a reply is how the step's text begins."""
+    states = {record.step_id: record.state for record in records}
+    for call in model.calls:
+        if call.session != session_id:
+            continue
+        steps = [record for record in records if _call_of(model, record) is call]
         assert len(steps) <= len(call.followers), f"call {call.seed} was made {call.followers}, and has {steps}"
+        for follower in call.followers:
+            step_id = follower.step_id or ""
+            if follower.complete:
+                assert states.get(step_id) == "committed", f"commit: {follower}: its step is {states.get(step_id)}"
+                assert follower.text == replies[step_id], (
+                    f"answer: {follower} got {follower.text!r} of {replies[step_id]!r}"
+                )
+            elif step_id in replies:
+                assert replies[step_id].startswith(follower.text), f"binding: {follower} saw {follower.text!r}"
 
 
-def _calls_of(model: Model, session_id: str) -> list[Call]:
-    return [call for call in model.calls if call.session == session_id]
+def _check_segment(
+    world: World, segment: dict[str, Any], steps: dict[str, Any], records: Sequence[StepRecord]
+) -> None:
+    """A segment holds its steps' ids with the same logprobs and versions, behind just the prompts they had."""
+    names = ("tokens", "full_loss_mask", "full_logprobs", "full_versions")
+    lengths = {len(segment[name]) for name in names}
+    assert len(lengths) == 1, f"aligned: arrays of {lengths}"
+    places: dict[str, list[int]] = {}
+    for position, step_id in sampled_positions(segment, steps).items():
+        places.setdefault(step_id, []).append(position)
+    for record in records:
+        at = places.get(record.step_id)
+        if not at:
+            continue
+        seed, first, end = record.sampling["sampling_seed"], at[0], at[-1] + 1
+        assert segment["tokens"][:first] == world.policy.prompts[seed], f"exact: step {record.step_id}'s prompt"
+        versions = [span.version for span in record.version_spans for _ in range(span.start, span.end)]
+        stored = (record.output_ids.tolist(), record.output_logprobs.tolist(), versions)
+        read = tuple(segment[name][first:end] for name in ("tokens", "full_logprobs", "full_versions"))
+        assert read == stored, f"aligned: the trainer reads {read}, and {stored} was stored"

@@ -18,20 +18,21 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tests.state_machine.actions import Actions
 from tests.state_machine.calls import Shape
 from tests.state_machine.checks import look
-from tests.state_machine.ending import finish, read_back
 from tests.state_machine.clock import SkippingLoop
+from tests.state_machine.ending import finish, read_back
 from tests.state_machine.model import SCOPES, SESSIONS, Model
 from tests.state_machine.settling import settle
-from tests.state_machine.world import WINDOW, Place, Quirks, World
+from tests.state_machine.world import STALLS, WINDOW, Place, Quirks, World
 
 RUSH = st.sampled_from([False, False, True])
 WHICH = st.integers(0, 7)
+MORE = st.sampled_from([1, 1, 2, 2, 3, 9])
 SHAPES = st.builds(
     Shape,
     stream=st.booleans(),
     sdk=st.booleans(),
-    length=st.integers(2, 7),
-    max_tokens=st.sampled_from([None, None, None, 1, 3]),
+    length=st.integers(3, 9),
+    max_tokens=st.sampled_from([None, None, None, None, 1, 4]),
     stop_at=st.sampled_from([None, None, None, None, 1, 2]),
     penalty=st.sampled_from([False, False, False, False, True]),
     chunked=st.booleans(),
@@ -57,9 +58,9 @@ class Machine(RuleBasedStateMachine):
         self.failed = False
         self.opened = False
 
-    @initialize(quirks=QUIRKS)
-    def begin(self, quirks: Quirks) -> None:
-        """Everything is new."""
+    @initialize(quirks=QUIRKS, shape=SHAPES)
+    def begin(self, quirks: Quirks, shape: Shape) -> None:
+        """Everything is new; one reply is under way."""
         loop = self.runner.get_loop()
         assert isinstance(loop, SkippingLoop)
         self.world = World(self.place, quirks, self.state, loop)
@@ -67,6 +68,8 @@ class Machine(RuleBasedStateMachine):
         self.actions = Actions(self.world, self.model)
         self.runner.run(self._open())
         self.opened = True
+        self.act(_now(lambda: self.actions.start("s1", False, shape)), False)
+        self.act(_now(lambda: self.world.policy.allow(self.model.calls[-1].seed, 2)), False)
 
     async def _open(self) -> None:
         await self.world.open()
@@ -100,8 +103,14 @@ class Machine(RuleBasedStateMachine):
         """An agent calls."""
         self.act(_now(lambda: self.actions.start(session, goes_on, shape)), rush)
 
+    @rule(session=st.sampled_from([*SESSIONS]), shape=SHAPES, more=MORE, rush=RUSH)
+    def turn(self, session: str, shape: Shape, more: int, rush: bool) -> None:
+        """The next turn of a conversation, which the engine begins to answer, or answers."""
+        self.act(_now(lambda: self.actions.start(session, True, shape)), rush)
+        self.act(_now(lambda: self.world.policy.allow(self.model.calls[-1].seed, more)), rush)
+
     @precondition(lambda self: self.model.calls)
-    @rule(which=WHICH, more=st.integers(1, 8), rush=RUSH)
+    @rule(which=WHICH, more=MORE, rush=RUSH)
     def sample(self, which: int, more: int, rush: bool) -> None:
         """The engine samples some ids of a reply."""
         seed = self._newest(which).seed
@@ -119,6 +128,7 @@ class Machine(RuleBasedStateMachine):
         """An agent hangs up."""
         followers = self.model.followers
         follower = followers[len(followers) - 1 - which % len(followers)]
+        self.model.departures += 1
         self.act(_now(lambda: self.actions.leave(follower)), rush)
 
     # The trainer.
@@ -157,18 +167,26 @@ class Machine(RuleBasedStateMachine):
 
     @rule(rush=RUSH)
     def update(self, rush: bool) -> None:
-        """The weights are replaced."""
+        """The weights are replaced, whether or not anybody has paused."""
         self.act(_now(self.actions.update), rush)
 
-    @rule(session=st.sampled_from([*SESSIONS]), patient=st.booleans(), rush=RUSH)
-    def finalize(self, session: str, patient: bool, rush: bool) -> None:
-        """A session ends; what runs in it is waited for, or aborted."""
-        self.act(self.actions.close(session, "finalize", 3600.0 if patient else 0.0), rush)
+    @precondition(lambda self: not self.model.down)
+    @rule(mode=st.sampled_from(["abort", "abort", "drain"]), rush=RUSH, more=MORE, which=WHICH)
+    def weights(self, mode: str, rush: bool, more: int, which: int) -> None:
+        """What a training loop does after every step; the engine samples on at once."""
+        held = self.model.pauses.get("all")
+        self.act(self.actions.pause("all", held.mode if held is not None else mode, 0.0), rush)
+        self.act(_now(self.actions.update), rush)
+        self.act(self.actions.resume(None), rush)
+        if self.model.calls:
+            self.act(_now(lambda: self.world.policy.allow(self._newest(which).seed, more)), rush)
 
-    @rule(session=st.sampled_from([*SESSIONS]), rush=RUSH)
-    def discard(self, session: str, rush: bool) -> None:
-        """A session is thrown away."""
-        self.act(self.actions.close(session, "discard", 0.0), rush)
+    @precondition(lambda self: self.model.now > 8)
+    @rule(session=st.sampled_from([*SESSIONS]), how=st.sampled_from(["wait", "abort", "discard"]), rush=RUSH)
+    def close(self, session: str, how: str, rush: bool) -> None:
+        """A session ends: what runs in it is waited for, or aborted, or it is thrown away."""
+        path = "discard" if how == "discard" else "finalize"
+        self.act(self.actions.close(session, path, 3600.0 if how == "wait" else 0.0), rush)
 
     # The engine.
 
@@ -178,15 +196,17 @@ class Machine(RuleBasedStateMachine):
         call = None if everything or not self.model.calls else self._newest(which)
         self.act(_now(lambda: self.actions.abort(call)), rush)
 
-    @rule(mode=st.sampled_from(["abort", "retract", "in_place"]), rush=RUSH)
-    def hold_engine(self, mode: str, rush: bool) -> None:
-        """The engine is paused behind the sidecar's back."""
-        self.act(self.actions.hold_engine(mode), rush)
+    @precondition(lambda self: self.model.calls and self.model.preemptions < 2 * STALLS)
+    @rule(which=WHICH)
+    def storm(self, which: int) -> None:
+        """A call is aborted again and again, and gets no token in between."""
+        for _ in range(STALLS + 2):
+            self.act(_now(lambda: self.actions.abort(self._newest(which))), False)
 
-    @rule(rush=RUSH)
-    def let_engine_go(self, rush: bool) -> None:
-        """The engine goes on."""
-        self.act(self.actions.let_engine_go(), rush)
+    @rule(mode=st.sampled_from([None, None, "abort", "retract", "in_place"]), rush=RUSH)
+    def hold_engine(self, mode: str | None, rush: bool) -> None:
+        """The engine is paused behind the sidecar's back, or goes on."""
+        self.act(self.actions.let_engine_go() if mode is None else self.actions.hold_engine(mode), rush)
 
     @rule(stays_down=st.sampled_from([False, False, True]), rush=RUSH)
     def restart_engine(self, stays_down: bool, rush: bool) -> None:
@@ -200,21 +220,34 @@ class Machine(RuleBasedStateMachine):
 
     # Time, and the operator.
 
-    @precondition(lambda self: not self.model.commands)
+    @precondition(lambda self: self.model.departures)
     @rule()
     def window(self) -> None:
         """Nobody comes back for a long time."""
         self.act(self._window(), False)
 
     async def _window(self) -> None:
+        self.model.departures = 0
         await settle(self.world, self.model)
-        self.world.loop.skip(WINDOW)
+        if not self._busy:
+            self.world.loop.skip(WINDOW)
 
-    @precondition(lambda self: not self.model.commands)
+    @property
+    def _busy(self) -> bool:
+        """The trainer waits for something, so that time does not pass; what is drawn must not depend on it."""
+        return any(not command.task.done() for command in self.model.commands)
+
+    @precondition(lambda self: self.model.now > 6 and not self.model.restarts)
     @rule()
     def restart(self) -> None:
         """The sidecar is restarted."""
-        self.act(self.actions.restart(), False)
+        self.act(self._restart(), False)
+
+    async def _restart(self) -> None:
+        self.model.restarts.append(self.model.now)
+        await settle(self.world, self.model)
+        if not self._busy:
+            await self.actions.restart()
 
     def teardown(self) -> None:
         """All ends well, unless it did not before."""

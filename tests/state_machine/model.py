@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.state_machine.calls import Call, Follower
-from tests.state_machine.world import World
+from tests.state_machine.world import STALLS, World
 
 SESSIONS: dict[str, str | None] = {"s0": None, "s1": "i", "s2": "i"}
 SCOPES = ("all", "session:s0", "session:s1", "instance:i")
@@ -53,6 +53,8 @@ class Model:
     once_closed: dict[str, int] = field(default_factory=dict)
     """Sessions that were closed for a while, since when."""
     discarded: set[str] = field(default_factory=set)
+    departures: int = 0
+    """How often an agent hung up since the last retry window ended."""
     preemptions: int = 0
     """How often somebody else interrupted the engine's calls."""
     kept: dict[str, list[int]] = field(default_factory=dict)
@@ -95,7 +97,7 @@ class Model:
         allowed: set[str] = set()
         if any(since <= ended and (until is None or until >= follower.begun) for since, until in self.outages):
             allowed.add("engine_unavailable")
-        if self.preemptions > 3:
+        if self.preemptions > STALLS:
             allowed.add("engine_stalled")
         session = follower.call.session
         if min(self.closed.get(session, ended + 1), self.once_closed.get(session, ended + 1)) <= ended:

@@ -91,6 +91,10 @@ class Policy:
         carried = len(request.input_ids) - len(prompt)
         if carried >= call.shape.complete:
             self.violations.append(f"{call.seed}: a complete reply of {carried} ids is asked to go on")
+        known = [self.carried(one) + one.output_ids for one in self.requests(seed) if one is not request]
+        ids = request.input_ids[len(prompt) :]
+        if ids and not any(before[:carried] == ids for before in known):
+            self.violations.append(f"{call.seed}: it is to go on from {ids}, and what was sampled is {known}")
         one = Metered(carried, Meter(0), asyncio.Event() if call.shape.queued else None)
         self._metered[seed].append(one)
         self._raise(one, self._allowed[seed])

@@ -22,7 +22,7 @@ def machine(examples: int, steps: int = 20) -> settings:
 
 
 PLAIN = settings(
-    machine(60),
+    machine(200),
     phases=(Phase.explicit, Phase.generate),  # that a failure is found is all that is asked
     database=None,
     print_blob=False,

@@ -22,20 +22,20 @@ class Part:
 
 
 def parts_of(policy: Policy, call: Call, ids: list[int]) -> list[Part]:
-    """Which engine requests sampled a reply. Each has to go on from just those ids that stand before its own."""
+    """Which engine requests sampled a reply, found from its end on. Each has to go on from just those ids that
+    stand before its own."""
     requests = policy.requests(call.seed)
     parts: list[Part] = []
-    at = 0
-    while at < len(ids):
-        found = [one for one in requests if one.output_ids[:1] == ids[at : at + 1] and policy.carried(one) == ids[:at]]
-        assert found, f"lost or doubled: nothing was sampled after {at} of the ids {ids}; {_told(policy, requests)}"
-        assert len(found) == 1, f"two engine requests sampled the same ids: {found}"
-        sampled = found[0].output_ids
-        end = at
-        while end < len(ids) and end - at < len(sampled) and ids[end] == sampled[end - at]:
-            end += 1
-        parts.append(Part(found[0], at, end))
-        at = end
+    end = len(ids)
+    while end:
+        for one in reversed(requests):
+            start = len(policy.carried(one))
+            if start < end and (policy.carried(one) + one.output_ids)[:end] == ids[:end]:
+                break
+        else:
+            raise AssertionError(f"lost or doubled: {ids[:end]} was never sampled; {_told(policy, requests)}")
+        parts.insert(0, Part(one, start, end))
+        end = start
     return parts
 
 

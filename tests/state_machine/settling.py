@@ -46,7 +46,9 @@ def _moving(world: World, model: Model) -> str | None:
     readers = sum(len(run._readers) for run in runs)
     if readers != len(waiting):
         return f"{len(waiting)} agents wait ({waiting}) and {readers} replies are followed"
-    detached = [run for run in runs if run.detached and run._stored and run._engine is None and not run._ending]
+    detached = [
+        run for run in runs if run.detached and run._resumed._waiters
+    ]  # it waits for a retry, and is stored
     if len(runs) != len(detached) + len(world.waiting) + len(world.active):
         states = [(run.step_id, "detached" if run.detached else "running") for run in runs]
         return f"{states}: {len(world.waiting)} at the gate, {len(world.active)} in the engine"
@@ -97,6 +99,4 @@ def _rests(entry: Entry, state: EngineState) -> bool:
 def _read(world: World, job: Job, runs: list[StepRun]) -> bool:
     sent = world.policy.carried(job.record) + job.ids[: job._sent]
     seed = world.policy.seed_of(job.record)
-    return any(
-        run.generation.output_ids == sent for run in runs if run.draft.sampling["sampling_seed"] == seed
-    )
+    return any(run.generation.output_ids == sent for run in runs if run.draft.sampling["sampling_seed"] == seed)

@@ -1,4 +1,4 @@
-"""Pauses, aborts, restarts, disconnects, retries, lease ends: in any order nothing is lost, doubled or left behind."""
+"""Pauses, aborts, restarts, disconnects, retries, lease ends, in any order: nothing is lost, doubled or left."""
 
 from pathlib import Path
 

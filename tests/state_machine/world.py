@@ -48,6 +48,8 @@ class Quirks:
         """The sidecar's settings: short of time it never is, so that only what is told to pass passes."""
         return {
             **(INTERCEPTED if place.intercepted else {}),
+            "tokenizer": str(place.model_dir),  # nothing of the engine is needed to start
+            "context_window": 4096,
             "ca_dir": place.state_dir / "ca",
             "partial_rollout": self.partial_rollout,
             "sampling_pin": {"temperature": 1.0},
@@ -123,9 +125,10 @@ class World:
     async def pass_time_until[T](self, work: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T:
         """What `work` returns; its timers are not waited for."""
         task = asyncio.ensure_future(work)
-        while not task.done():
-            await asyncio.sleep(0.002)
-            self.loop.skip(0.05)
+        async with asyncio.timeout_at(self.loop.time() + 1000):
+            while not task.done():
+                await asyncio.sleep(0.001)
+                self.loop.skip(0.05)
         return task.result()
 
     async def post(self, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
