@@ -200,7 +200,7 @@ def test_a_field_of_that_name_elsewhere_stays_what_it_is() -> None:
 
 def asked(start: int | None) -> dict[str, Any]:
     """The body of a request that asks for rows from `start` on."""
-    request = EngineRequest("r", "s", b"1,2", {}, 8, (3,), 1, start)
+    request = EngineRequest("r", "s", [b"1,2"], {}, 8, (3,), 1, start)
     body: dict[str, Any] = orjson.loads(generate_body(request))
     return body
 

@@ -27,7 +27,7 @@ async def hold(running: Running, *running_rids: str) -> str:
 async def test_a_held_reply_goes_on_in_the_call_that_it_began_in_with_both_versions(
     subject: Subject, running: Running, mode: str
 ) -> None:
-    call, first = await begun(subject, running, "s", LENGTH)
+    call, first = await begun(subject, running, "s", LENGTH, stream=True)
     pause_id = await hold(running, first.rid)
     await subject.pause(mode)
     # in place the reply's keys and values stay in the cache, so it cannot be flushed
@@ -51,7 +51,7 @@ async def test_a_held_reply_goes_on_in_the_call_that_it_began_in_with_both_versi
 async def test_a_reply_that_the_engine_aborts_under_a_hold_waits_at_the_gate(
     subject: Subject, running: Running
 ) -> None:
-    call, first = await begun(subject, running, "s", LENGTH)
+    call, first = await begun(subject, running, "s", LENGTH, stream=True)
     pause_id = await hold(running, first.rid)
     await subject.pause("abort")
     await subject.tap.until(lambda: first.finish == "abort")
@@ -69,7 +69,7 @@ async def test_a_reply_that_the_engine_aborts_under_a_hold_waits_at_the_gate(
 
 
 async def test_a_hold_alone_lets_what_runs_come_to_its_end(subject: Subject, running: Running) -> None:
-    call, first = await begun(subject, running, "s", LENGTH)
+    call, first = await begun(subject, running, "s", LENGTH, stream=True)
     pause_id = await hold(running, first.rid)
     assert text_of(await call)
     await running.post("/v1/rollout/resume", {"pause_id": pause_id})
