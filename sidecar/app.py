@@ -22,9 +22,9 @@ from sidecar.control.sessions import SessionRoutes
 from sidecar.control.status import StatusRoutes
 from sidecar.gateway.app import build_gateway
 from sidecar.gateway.chat import ChatCompletions
+from sidecar.gateway.exchange import Pace
 from sidecar.gateway.identity import IdentityRules
 from sidecar.gateway.models import Models
-from sidecar.gateway.responses import Pace
 from sidecar.generation.controller import Controller, Limits
 from sidecar.generation.engine_state import EngineState
 from sidecar.generation.pauses import Pauses

@@ -1,10 +1,10 @@
 """When the garbage collector looks at everything: not while agents wait for tokens.
 
-CPython looks at all objects whenever they have grown by a quarter. With a thousand streams those are hundreds of
-thousands, and the event loop stands still for a quarter of a second, every few seconds. Here only what is young is
-collected by itself. Now and then what is left of it is collected once more and then set aside (`gc.freeze`), a
-bounded number at a time; everything is looked at when no engine call is in flight, as at every pause. What most
-objects are freed by, their reference count, is no matter of the collector. One event loop.
+CPython looks at all objects whenever they have grown by a quarter. With a thousand streams those are half a
+million, and the event loop stands still for as many microseconds, every few seconds. Here only young objects are
+collected by themselves, and what survives that once is set aside (`gc.freeze`). Everything is looked at when no
+engine call is in flight, as at every pause; or, where that never happens, once the objects have doubled. Most
+objects are freed by their reference count, which is no matter of the collector. One event loop.
 """
 
 from __future__ import annotations
@@ -13,47 +13,52 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 log = logging.getLogger(__name__)
 
-_YOUNG = 2000
-_MIDDLE = 10
-_NEVER = 1_000_000
-_SET_ASIDE_AFTER = 4
-"""Collections of the middle generation, each of which leaves 20,000 objects at most. Looking at all that is left by
-so many takes some 20 ms."""
-_LOOK_EVERY = 1.0
+_YOUNG = 10_000
+"""Objects that live, beyond those of the last time, when the young ones are looked at."""
+_LOOK_EVERY = 0.5
 _FULL_EVERY = 60.0
+_OVERDUE = 600.0
+_MANY = 1_000_000
 
 
-class Collector:
-    """`idle` says whether nobody would notice. Use `start` once, when everything that lives for ever is made."""
+async def collect_garbage(idle: Callable[[], bool]) -> None:
+    """Collect until cancelled. `idle`: nobody would notice a stop of half a second.
 
-    def __init__(self, idle: Callable[[], bool]) -> None:
-        self._idle = idle
-        self._full_at = time.monotonic()
+    Begin it when all that lives for ever is made."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.callbacks.append(_set_aside)
+    gc.set_threshold(_YOUNG)
+    try:
+        await _look_at_everything(idle)
+    finally:
+        gc.callbacks.remove(_set_aside)
+        gc.set_threshold(*before)
 
-    async def run(self) -> None:
-        """Collect until cancelled."""
-        gc.collect()
+
+async def _look_at_everything(idle: Callable[[], bool]) -> None:
+    kept, at, counted, was_idle = gc.get_freeze_count(), time.monotonic(), time.monotonic(), False
+    while True:
+        await asyncio.sleep(_LOOK_EVERY)
+        now, is_idle = time.monotonic(), idle()
+        due = is_idle and was_idle and now - at > _FULL_EVERY
+        was_idle = is_idle
+        if not due and now - counted > _OVERDUE:
+            counted = now
+            due = gc.get_freeze_count() > 2 * kept + _MANY  # counting takes as long as a young collection
+        if due:
+            gc.unfreeze()
+            found = gc.collect()
+            kept = gc.get_freeze_count()
+            at = counted = time.monotonic()
+            log.debug("full collection: %d objects freed, %d left, %.0f ms", found, kept, (at - now) * 1e3)
+
+
+def _set_aside(phase: str, _: Mapping[str, int]) -> None:
+    if phase == "stop":
         gc.freeze()
-        gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)
-        kept = gc.get_freeze_count()
-        while True:
-            await asyncio.sleep(_LOOK_EVERY)
-            if gc.get_count()[2] >= _SET_ASIDE_AFTER:
-                gc.collect()
-                gc.freeze()
-            grown = gc.get_freeze_count() != kept
-            if grown and self._idle() and time.monotonic() - self._full_at > _FULL_EVERY:
-                self._collect_all()
-                kept = gc.get_freeze_count()
-
-    def _collect_all(self) -> None:
-        begun = time.monotonic()
-        gc.unfreeze()
-        found = gc.collect()
-        gc.freeze()
-        self._full_at = time.monotonic()
-        log.debug("full collection: %d objects freed in %.0f ms", found, (self._full_at - begun) * 1e3)

@@ -124,6 +124,8 @@ class ReplyReader:
 
 def _checked_logprobs(ids: list[int], entries: list[Any], first: int) -> list[float]:
     """Logprobs of new ids; `first` is the position of `ids[0]` in the reply."""
+    if len(ids) == 1:
+        return _named_logprobs(ids, entries, first)
     logprobs = [entry[0] for entry in entries]
     if (
         [entry[1] for entry in entries] == ids

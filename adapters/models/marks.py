@@ -61,6 +61,8 @@ class Marks:
 
     def display(self, text: str, shown: Collection[str] = ()) -> str:
         """Text for the client; the marks in `shown` are spelled out even if they are special."""
+        if text.isascii():  # as most text is: it holds no mark
+            return text
         return _MARKS.sub(
             lambda match: (
                 ""
@@ -73,4 +75,4 @@ class Marks:
     @staticmethod
     def ordinary(text: str) -> str:
         """Decoded ordinary text; a model that writes our private characters gets U+FFFD, not a control token."""
-        return _MARKS.sub(REPLACEMENT, text)
+        return text if text.isascii() else _MARKS.sub(REPLACEMENT, text)

@@ -59,6 +59,7 @@ class ReplyParser:
         self._openers = grammar.calls.openers if grammar.calls is not None else ()
         self._think_open = marked(reasoning.opener) if reasoning is not None else ""
         self._think_close = marked(reasoning.closer) if reasoning is not None else ""
+        self._begins = frozenset(one[0] for one in (self._think_close, *self._openers) if one)
         self._tools = tools
         self._new_id = new_id
         self._step = self._opened if reasoning_open and reasoning is not None else self._start
@@ -75,9 +76,20 @@ class ReplyParser:
 
     def feed(self, text: str) -> list[Delta]:
         """What is certain after `text`."""
+        if self._at == len(self._text) and len(text) < _SHORT and self._begins.isdisjoint(text):
+            kind = self._flowing()
+            if kind is not None:  # as for nearly all tokens: no marker can begin here
+                self._show_text(kind, text)
+                return self._given()
         self._text = self._text[self._at :] + text
         self._at = 0
         return self._run(ended=False)
+
+    def _flowing(self) -> Literal["reasoning", "content"] | None:
+        """What text without any marker is now."""
+        if self._step == self._content:
+            return "content"
+        return "reasoning" if self._step == self._reasoning else None
 
     def finish(self) -> list[Delta]:
         """The rest. A call without its closing marker is no call: its raw text is content."""
@@ -91,6 +103,9 @@ class ReplyParser:
     def _run(self, *, ended: bool) -> list[Delta]:
         while self._step(ended):
             pass
+        return self._given()
+
+    def _given(self) -> list[Delta]:
         deltas, self._deltas = self._deltas, []
         return deltas
 

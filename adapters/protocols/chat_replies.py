@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from adapters.models.reply import Delta, Reply, ToolCall
 from adapters.protocols.errors import RequestError
 
@@ -61,9 +63,10 @@ class Head:
         """The chunk that opens choice `index`."""
         return self.chunk([_stream_choice(index, {"role": "assistant", "content": ""})])
 
-    def delta_chunk(self, index: int, delta: Delta, call_index: int) -> dict[str, Any]:
-        """A piece of choice `index`; `call_index` is the ordinal of a tool call within its reply."""
-        return self.chunk([_stream_choice(index, _delta(delta, call_index))])
+    def delta_frame(self, index: int) -> tuple[bytes, bytes]:
+        """What is before and after `delta_json` in an event of choice `index`: the same for all of its pieces."""
+        before, delta, after = orjson.dumps(self.chunk([_stream_choice(index, {})])).rpartition(b'"delta":{}')
+        return b"data: " + before + delta[:-2], after + b"\n\n"
 
     def last_chunk(
         self, index: int, finish_reason: str, logprobs: Sequence[tuple[str, float]] | None
@@ -123,10 +126,11 @@ def _stream_choice(index: int, delta: dict[str, Any], finish_reason: str | None 
     return {"index": index, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
 
 
-def _delta(delta: Delta, call_index: int) -> dict[str, Any]:
+def delta_json(delta: Delta, call_index: int) -> bytes:
+    """A piece of a choice; `call_index` is the ordinal of a tool call within its reply."""
     if delta.call is not None:
-        return {"tool_calls": [{"index": call_index, **_call(delta.call)}]}
-    return {"reasoning_content" if delta.kind == "reasoning" else "content": delta.text}
+        return orjson.dumps({"tool_calls": [{"index": call_index, **_call(delta.call)}]})
+    return orjson.dumps({"reasoning_content" if delta.kind == "reasoning" else "content": delta.text})
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

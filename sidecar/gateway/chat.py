@@ -12,9 +12,10 @@ from starlette.responses import Response
 
 from adapters.protocols import chat_completions
 from adapters.protocols.chat_replies import Head
+from sidecar.gateway.exchange import Exchange, Pace
 from sidecar.gateway.identity import IdentityRules, resolve_session
 from sidecar.gateway.replay import Reader, ReplayReader
-from sidecar.gateway.responses import Exchange, JsonResponse, Pace, StreamResponse
+from sidecar.gateway.responses import JsonResponse, StreamResponse
 from sidecar.sessions.admission import Admission, Admitted, Call
 from sidecar.sessions.errors import refusal_of
 from sidecar.sessions.registry import Registry

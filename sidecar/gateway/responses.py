@@ -9,20 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from adapters.protocols.chat_replies import Choice, Head, Usage, error_body
+from adapters.protocols.chat_replies import Choice, Usage, delta_json, error_body
+from sidecar.gateway.exchange import Exchange
 from sidecar.gateway.replay import Reader
 from sidecar.sessions.errors import refusal_of
-from sidecar.sessions.session import Session
 from sidecar.sessions.step_run import StepResult
 from sidecar.silence import Silence
-from sidecar.tito.codec import Codec
 from sidecar.web.connection import break_off
 from sidecar.web.refusals import refusal_response
 
@@ -36,44 +34,6 @@ _ONE_WRITE = 8192
 
 class BrokenReply(Exception):  # noqa: N818 - what the agent sees
     """The reply failed after its headers had left; the connection is closed without an end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Seconds: between signs of life, and until a blocked reader counts as gone."""
-
-    heartbeat: float
-    slow_reader: float
-    json_keepalive: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """One admitted call: its readers (one per choice) and what its reply says besides."""
-
-    session: Session
-    readers: Sequence[Reader]
-    wake: asyncio.Event
-    head: Head
-    headers: dict[str, str]
-    include_usage: bool
-    logprobs: bool
-    codec: Codec
-    pace: Pace
-
-    def token_logprobs(self, result: StepResult) -> list[tuple[str, float]] | None:
-        """`(text, logprob)` of the sampled tokens, if they were asked for. None too for a reply from before a
-        restart with another tokenizer: nothing here tells which text such a token is."""
-        record = result.record
-        if not self.logprobs or record.tokenizer_sha256 != self.codec.sha256:
-            return None
-        texts = [self.codec.decode([index]) for index in record.output_ids.tolist()]
-        return list(zip(texts, record.output_logprobs.tolist(), strict=True))
-
-    async def wait(self) -> None:
-        """Until there is something new, or a heartbeat is due."""
-        await self.wake.wait()
-        self.wake.clear()
 
 
 class StepResponse(Response):
@@ -232,6 +192,7 @@ class StreamResponse(StepResponse):
         self._started = False
         self._opened = [False] * len(exchange.readers)
         self._calls = [0] * len(exchange.readers)
+        self._frames = [exchange.head.delta_frame(index) for index in range(len(exchange.readers))]
 
     async def _write(self, scope: Scope, receive: Receive) -> None:
         try:
@@ -266,12 +227,12 @@ class StreamResponse(StepResponse):
     async def _advance(self, index: int, reader: Reader) -> StepResult | None:
         """Send what is new of one choice; its result when it is complete."""
         head, result = self._exchange.head, reader.result
-        deltas, ready = reader.read(), b""
+        deltas, ready, (before, after) = reader.read(), b"", self._frames[index]
         if not self._opened[index] and (deltas or result is not None or reader.sampled):
             self._opened[index] = True
             ready = _event(head.first_chunk(index))
         for delta in deltas:
-            ready += _event(head.delta_chunk(index, delta, self._calls[index]))
+            ready += before + delta_json(delta, self._calls[index]) + after
             self._calls[index] += delta.call is not None
             if len(ready) > _ONE_WRITE:  # an agent that reads late has much to read
                 await self._emit_body(ready)
@@ -296,7 +257,10 @@ class StreamResponse(StepResponse):
         if not self._started:
             self._started = True
             await self._emit_headers("text/event-stream; charset=utf-8")
-        await self._emit({"type": "http.response.body", "body": data, "more_body": True})
+        self._patience.heard()
+        self._sending = True
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self._sending = False
         self._pulse.heard()
         self._beats = 0
 

@@ -5,7 +5,7 @@ Pure; one object per stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import orjson
@@ -25,11 +25,13 @@ class EventSplitter:
         self._buffer = bytearray()
         self.done = False
 
-    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
+    def feed(self, data: bytes) -> Iterable[dict[str, Any]]:
         """Payloads that `data` completes. Raises `ContractError` for what is no JSON object."""
-        if not self._buffer and data.find(b"\n\n") == len(data) - 2:  # one event, as it mostly is
-            yield from self._read(data[:-2])
-            return
+        if not self._buffer and data.startswith(b"data: {") and data.find(b"\n\n") == len(data) - 2:
+            return (_payload(data[6:]),)  # one event, as it mostly is
+        return self._split(data)
+
+    def _split(self, data: bytes) -> Iterator[dict[str, Any]]:
         searched = max(0, len(self._buffer) - 1)
         self._buffer += data
         while not self.done and (end := self._buffer.find(b"\n\n", searched)) >= 0:

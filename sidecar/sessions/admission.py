@@ -1,12 +1,13 @@
 """From a chat request to running steps: retry, match, render, budget, start. Validates first, changes last.
 
 Everything up to `Session.start` may fail and then leaves the session as it was. Rendering of long texts runs in
-threads, two at a time, so that the event loop stays free.
+threads, two at a time at most, so that the event loop stays free.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ from sidecar.tito.records import Forgiven
 from sidecar.tito.routed_rows import rows_held
 from sidecar.tito.trajectory import Node, ids_to_json
 
+_MOST_RENDERED = 2
+"""Long prompts that are rendered and encoded at once; one processor is left to the event loop."""
 _THREAD_FROM = 8192
 """Characters of new text from which rendering and encoding leave the event loop."""
 
@@ -84,7 +87,7 @@ class Admission:
         self._controller = controller
         self._policy = policy
         self._context_window = context_window
-        self._slots = asyncio.Semaphore(2)
+        self._slots = asyncio.Semaphore(max(1, min(_MOST_RENDERED, (os.cpu_count() or 1) - 1)))
 
     def read(self, chat: ChatRequest, known: Known) -> Reading:
         """The request's messages in canonical form. Raises `RequestError` for what is wrong in any session."""

@@ -93,6 +93,9 @@ class Codec:
         self.sha256 = hashlib.sha256(state.encode()).hexdigest()
         description = json.loads(state)
         description["added_tokens"] = []
+        decoder = description.get("decoder") or {}
+        self.decodes_apart: bool = decoder.get("type") == "ByteLevel"
+        """Ids decode to the same text whatever precedes them: their bytes are joined, and nothing else."""
         self._plain = Tokenizer.from_str(json.dumps(description))
         self._boundary = re.compile(f"({any_of(self._ids)})") if self._ids else None
         control = any_of(

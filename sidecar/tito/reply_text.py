@@ -55,7 +55,7 @@ class Detokenizer:
         if text.endswith(REPLACEMENT):
             return self._release() if len(self._held) > _LONGEST_CHARACTER else ""
         if self._held:
-            self._shown, self._held = self._held, []
+            self._shown, self._held = [] if self._codec.decodes_apart else self._held, []
         return text
 
     def _release(self) -> str:
@@ -75,7 +75,9 @@ class Detokenizer:
     def _text(self) -> str:
         if not self._held:
             return ""
-        before = self._codec.decode(self._shown) if self._shown else ""
+        if not self._shown:
+            return self._marks.ordinary(self._codec.decode(self._held))
+        before = self._codec.decode(self._shown)
         return self._marks.ordinary(self._codec.decode([*self._shown, *self._held])[len(before) :])
 
 

@@ -14,6 +14,7 @@ from adapters.protocols.chat_replies import (
     Choice,
     Head,
     Usage,
+    delta_json,
     error_body,
     message,
     model_entry,
@@ -33,6 +34,13 @@ def completion(*choices: Choice) -> ChatCompletion:
 
 def chunk(body: dict[str, Any]) -> ChatCompletionChunk:
     return ChatCompletionChunk.model_validate(orjson.loads(orjson.dumps(body)), strict=True)
+
+
+def piece(delta: Delta, call_index: int, head: Head = HEAD) -> ChatCompletionChunk:
+    before, after = head.delta_frame(0)
+    event = before + delta_json(delta, call_index) + after
+    assert (event[:6], event[-2:]) == (b"data: ", b"\n\n")
+    return chunk(orjson.loads(event[6:]))
 
 
 class TestCompletion:
@@ -107,15 +115,19 @@ class TestStream:
         assert (read.choices[0].index, read.choices[0].finish_reason, read.usage) == (1, None, None)
 
     def test_content_and_reasoning_are_deltas_of_their_own(self) -> None:
-        content = chunk(HEAD.delta_chunk(0, Delta("content", "a"), 0)).choices[0].delta
+        content = piece(Delta("content", "a"), 0).choices[0].delta
         assert (content.content, content.tool_calls, content.role) == ("a", None, None)
-        reasoning = chunk(HEAD.delta_chunk(0, Delta("reasoning", "r"), 0)).choices[0].delta
+        reasoning = piece(Delta("reasoning", "r"), 0).choices[0].delta
         assert reasoning.model_extra == {"reasoning_content": "r"}
         assert reasoning.content is None
 
+    def test_a_name_of_the_model_that_looks_like_a_delta_is_a_name(self) -> None:
+        read = piece(Delta("content", "a"), 0, Head("chatcmpl-1", '"delta":{}', 1_700_000_000))
+        assert (read.model, read.choices[0].delta.content) == ('"delta":{}', "a")
+
     def test_a_call_has_its_index_id_and_name_at_once(self) -> None:
         """Public case 44."""
-        [call] = chunk(HEAD.delta_chunk(0, Delta("tool_call", call=CALL), 2)).choices[0].delta.tool_calls or []
+        [call] = piece(Delta("tool_call", call=CALL), 2).choices[0].delta.tool_calls or []
         assert (call.index, call.id, call.type) == (2, "call_1", "function")
         assert call.function is not None
         assert (call.function.name, call.function.arguments) == ("look", '{"at": "Tür"}')
