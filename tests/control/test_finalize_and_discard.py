@@ -10,7 +10,7 @@ import pytest
 from tests.fake_sglang import Reply
 from tests.support.chat import Held, ask, completion, follow, streaming, until_states
 from tests.support.running import Running
-from tests.support.waiting import until
+from tests.support.waiting import LIVENESS, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -170,6 +170,21 @@ async def test_finalize_does_not_wait_for_a_step_that_waits_for_its_retry(shared
     view = await until_states(shared, "detached", "committed", "detached")
     reply = await shared.finalize("detached", timeout_seconds=60)
     assert reply["aborted_step_ids"] == [view["steps"][1]["step_id"]]
+
+
+async def test_a_step_whose_agent_leaves_while_finalize_waits_is_not_waited_for(shared: Running) -> None:
+    await turns(shared, "leaving", "One.")
+    held = Held()
+    shared.engine.replies.append(held.reply())
+    call = asyncio.ensure_future(shared.chat("leaving", ask("More")))
+    await held.reached(shared.engine, 1)
+    [_, running] = (await shared.view("leaving"))["steps"]
+    finalizing = asyncio.ensure_future(shared.finalize("leaving", timeout_seconds=3600))
+    await until_closing(shared, "leaving")
+    call.cancel()  # its retry would be refused, so that nobody can come back
+    async with asyncio.timeout(LIVENESS):
+        reply = await finalizing
+    assert (reply["num_steps"], reply["aborted_step_ids"]) == (1, [running["step_id"]])
 
 
 async def test_an_opening_while_finalize_waits_is_409_finalized(shared: Running) -> None:

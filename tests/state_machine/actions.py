@@ -233,6 +233,11 @@ class Actions:
     # The operator.
 
     async def restart(self) -> None:
-        """The sidecar ends and starts again on its state."""
+        """The sidecar ends and starts again on its state.
+
+        Of a step that runs, the store has what it had when it was detached the last time, if it was."""
+        for run in self.world.runs():
+            if not run.detached:
+                self.model.kept.pop(run.step_id, None)
         await self.world.stop()
         await self.world.start()

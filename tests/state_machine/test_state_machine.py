@@ -14,9 +14,9 @@ pytestmark = pytest.mark.timeout(600 + 10 * EXAMPLES)
 
 def test_whatever_happens_no_id_is_lost_and_nothing_is_left(qwen3_dir: Path, tmp_path: Path) -> None:
     place = Place(qwen3_dir, tmp_path)
-    run_state_machine_as_test(lambda: Machine(place), settings=machine(30))
+    run_state_machine_as_test(lambda: Machine(place), settings=machine(80))
 
 
 def test_the_same_through_the_interceptor(qwen3_dir: Path, tmp_path: Path) -> None:
     place = Place(qwen3_dir, tmp_path, intercepted=True)
-    run_state_machine_as_test(lambda: Machine(place), settings=machine(8))
+    run_state_machine_as_test(lambda: Machine(place), settings=machine(20))
