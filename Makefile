@@ -1,10 +1,11 @@
 # make demo   the whole product on this machine, without a GPU
 # make test   style, types and every test
 # make test-engine   the tests of tests/engine in front of a real SGLang on this machine's CPU (2.8 GB, once)
-# make bench  what a turn costs, beside the floor of the work itself (benchmarks/README.md)
+# make bench  what a turn and an event of a stream cost, beside the floor of the work itself (benchmarks/README.md)
+# make soak   ten minutes of conversations with a pause every twenty seconds
 # All make .venv first, from nothing but Python >= 3.12 and a package index.
 
-.PHONY: help demo test test-engine bench lint format clean
+.PHONY: help demo test test-engine bench soak lint format clean
 .DEFAULT_GOAL := help
 
 # The newest fitting interpreter; pyenv and uv honour .python-version when asked for plain python3.
@@ -15,7 +16,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 
 help:
-	@sed -n 's/^# //p' Makefile | head -4
+	@sed -n 's/^# //p' Makefile | head -5
 
 demo: $(READY)
 	$(VENV)/bin/tito-sidecar demo
@@ -28,6 +29,11 @@ test: lint
 
 bench: $(READY)
 	$(VENV)/bin/python -m benchmarks.turn_cost $(BENCH_ARGS)
+	$(VENV)/bin/python -m benchmarks.streams
+	$(VENV)/bin/python -m benchmarks.streams --cumulative
+
+soak: $(READY)
+	$(VENV)/bin/python -m benchmarks.soak $(SOAK_ARGS)
 
 test-engine: $(READY)
 	$(VENV)/bin/pytest tests/engine -m real_engine $(PYTEST_ARGS)

@@ -44,6 +44,11 @@ source start state str suffix table test text token true try tuple type value wh
 _WORDS = _TEXT.split()
 
 
+def words(source: random.Random, count: int) -> str:
+    """`count` words of code, with a space between them; about one token each."""
+    return " ".join(source.choices(_WORDS, k=count))
+
+
 class Conversation:
     """`messages` grow with each turn. `result_words` is the size of a tool result; about 1.6 tokens each."""
 

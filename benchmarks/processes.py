@@ -43,10 +43,15 @@ class Server:
         return time.clock_gettime_ns(self.clock)
 
     def resident_bytes(self) -> int:
-        """Resident set size (Linux)."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
-        return int(line.split()[1]) * 1024
+        """Resident set size."""
+        return resident_bytes(self.process.pid)
+
+
+def resident_bytes(pid: int | None = None) -> int:
+    """Resident set size of a process, or of this one (Linux)."""
+    status = Path(f"/proc/{pid or 'self'}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1]) * 1024
 
 
 @contextmanager

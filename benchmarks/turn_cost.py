@@ -215,9 +215,7 @@ def main() -> None:
     )
     parser.add_argument("--turns", type=int, default=160)
     parser.add_argument("--result-words", type=int, default=140, help="size of a tool result")
-    parser.add_argument(
-        "--sessions", type=int, default=8, help="side by side; with 1 all code runs cold"
-    )
+    parser.add_argument("--sessions", type=int, default=8, help="side by side; with 1 all code runs cold")
     parser.add_argument("--memory-sessions", type=int, default=9, help="0: leave memory out")
     parser.add_argument("--output", type=Path, default=Path("bench-output"))
     arguments = parser.parse_args()

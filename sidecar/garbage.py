@@ -20,33 +20,34 @@ log = logging.getLogger(__name__)
 _YOUNG = 10_000
 """Objects that live, beyond those of the last time, when the young ones are looked at."""
 _LOOK_EVERY = 0.5
-_FULL_EVERY = 60.0
+_FULL_EVERY = 300.0
 _OVERDUE = 600.0
 _MANY = 1_000_000
 
 
-async def collect_garbage(idle: Callable[[], bool]) -> None:
-    """Collect until cancelled. `idle`: nobody would notice a stop of half a second.
-
-    Begin it when all that lives for ever is made."""
+async def collect_garbage(
+    idle: Callable[[], bool], *, look_every: float = _LOOK_EVERY, full_every: float = _FULL_EVERY
+) -> None:
+    """Collect until cancelled. `idle`: nobody would notice a stop of half a second. It is asked every `look_every`
+    seconds and followed every `full_every` seconds at most. Begin when all that lives for ever is made."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
     gc.callbacks.append(_set_aside)
     gc.set_threshold(_YOUNG)
     try:
-        await _look_at_everything(idle)
+        await _look_at_everything(idle, look_every, full_every)
     finally:
         gc.callbacks.remove(_set_aside)
         gc.set_threshold(*before)
 
 
-async def _look_at_everything(idle: Callable[[], bool]) -> None:
+async def _look_at_everything(idle: Callable[[], bool], look_every: float, full_every: float) -> None:
     kept, at, counted, was_idle = gc.get_freeze_count(), time.monotonic(), time.monotonic(), False
     while True:
-        await asyncio.sleep(_LOOK_EVERY)
+        await asyncio.sleep(look_every)
         now, is_idle = time.monotonic(), idle()
-        due = is_idle and was_idle and now - at > _FULL_EVERY
+        due = is_idle and was_idle and now - at > full_every
         was_idle = is_idle
         if not due and now - counted > _OVERDUE:
             counted = now

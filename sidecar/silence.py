@@ -33,6 +33,7 @@ class Silence:
     def close(self) -> None:
         """Listen no longer; idempotent."""
         self._timer.cancel()
+        self._on_silent = _nothing  # which mostly leads back to its owner: a cycle, left to the collector
 
     def _look(self) -> None:
         now, due = self._loop.time(), self._last + self._seconds
@@ -41,3 +42,7 @@ class Silence:
             return
         self._timer = self._loop.call_later(self._seconds, self._look)
         self._on_silent()
+
+
+def _nothing() -> None:
+    pass

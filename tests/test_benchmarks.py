@@ -60,9 +60,9 @@ def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_streams_writes_its_figures_its_table_and_its_plot(qwen3_dir: Path, tmp_path: Path) -> None:
     shown = run(
-        "streams", "--sessions", "10", "--rate", "10", "--ramp", "0.5", "--quiet-seconds", "1", "--busy-seconds", "2",
-        "--spare-seconds", "2", "--root-agents", "1", "--root-words", "3000", "--turn-agents", "2",
-        "--held-sessions", "0", "--output", str(tmp_path),
+        "streams", "--sessions", "10", "--rate", "10", "--ramp", "0.5", "--quiet-seconds", "0.5",
+        "--busy-seconds", "1.5", "--spare-seconds", "1.5", "--root-agents", "1", "--root-words", "3000",
+        "--turn-agents", "2", "--held-sessions", "0", "--output", str(tmp_path),
     )  # fmt: skip
     assert shown.returncode == 0, shown.stderr
     figures = orjson.loads((tmp_path / "streams.json").read_bytes())
@@ -79,8 +79,8 @@ def test_streams_writes_its_figures_its_table_and_its_plot(qwen3_dir: Path, tmp_
 
 def test_soak_counts_what_agents_got_and_what_trains(qwen3_dir: Path, tmp_path: Path) -> None:
     shown = run(
-        "soak", "--minutes", "0.05", "--agents", "4", "--turns", "2", "--rate", "40", "--pause-every", "1.5",
-        "--output", str(tmp_path),
+        "soak", "--minutes", "0.05", "--agents", "4", "--turns", "2", "--tokens", "60", "--rate", "40",
+        "--pause-every", "0.7", "--output", str(tmp_path),
     )  # fmt: skip
     assert shown.returncode == 0, shown.stderr
     figures = orjson.loads((tmp_path / "soak.json").read_bytes())

@@ -205,10 +205,9 @@ class Controller:
         )
 
     def _stream_interval(self, max_new_tokens: int, streaming: bool) -> int:
-        """Tokens per chunk. A cumulative chunk repeats everything, so there are at most 64 (16) of them. Where
-        nobody watches, a chunk decides no more than how many ids a lost connection costs."""
+        """Tokens per chunk. A cumulative chunk repeats everything, so there are at most 64 (16) of them."""
         if self.incremental:
-            return 1 if streaming else 32
+            return 1 if streaming else 8
         return max(8, max_new_tokens // (64 if streaming else 16))
 
     async def abort_active(self, timeout: float, scope: str = SCOPE_ALL) -> tuple[list[str], list[str]]:

@@ -27,7 +27,7 @@ class Node:
     coverage: Coverage | None = None
     """Routing replay: the rows of its segment that are stored up to here."""
     own_json: bytes | None = None
-    """See `own_ids_json`."""
+    """JSON of the ids that this step added, without brackets; `b""` for none, None until it was asked for."""
 
     @property
     def starts_segment(self) -> bool:
@@ -67,7 +67,7 @@ class Node:
         runs: list[bytes] = []
         node = self
         while True:  # hundreds of steps, in every turn: no calls here
-            run = node.own_json if node.own_json is not None else node.own_ids_json()
+            run = node.own_json if node.own_json is not None else node._write_own_json()
             if run:
                 runs.append(run)
             if node.record.segment_reason is not None:
@@ -75,10 +75,8 @@ class Node:
             assert node.parent is not None, "a step without a parent starts a segment"
             node = node.parent
 
-    def own_ids_json(self) -> bytes:
-        """JSON of the ids that this step added, without brackets; `b""` for none."""
-        if self.own_json is None:
-            self.own_json = ids_to_json(np.concatenate([self.record.context_ids, self.record.output_ids]))
+    def _write_own_json(self) -> bytes:
+        self.own_json = ids_to_json(np.concatenate([self.record.context_ids, self.record.output_ids]))
         return self.own_json
 
 
@@ -107,6 +105,12 @@ class Trajectory:
         self._by_prompt: dict[bytes, list[Node]] = {}
         self.token_count = 0
         """Tokens held, each once."""
+
+    def __del__(self) -> None:
+        """Steps refer to each other in both directions: only a full collection, which is rare (`sidecar.garbage`),
+        would free them otherwise."""
+        for node in self._nodes.values():
+            node.children.clear()
 
     def __len__(self) -> int:
         return len(self._nodes)

@@ -45,7 +45,7 @@ async def test_a_request_is_ids_with_logprobs_streamed_under_a_fresh_rid(driver:
     ("incremental", "streaming", "budget", "interval"),
     [
         (True, True, 8192, 1),
-        (True, False, 8192, 32),
+        (True, False, 8192, 8),
         (False, True, 8192, 128),
         (False, False, 8192, 512),
         (None, True, 8192, 128),

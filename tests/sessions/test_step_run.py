@@ -15,6 +15,8 @@ from sidecar.tito.records import StepRecord
 class Owner:
     """A session that generates when it is told to, and says when a step is stored as detached."""
 
+    open = True
+
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.on_detached: Any = None
