@@ -174,7 +174,7 @@ class Session:
         self.trajectory.add(record)
 
     async def _supersede_aborted(self, record: StepRecord) -> None:
-        for node in self.trajectory:
+        for node in list(self.trajectory):  # others may be committed while the store writes
             earlier = node.record
             if earlier.body_hash == record.body_hash and earlier.state == "aborted" and not earlier.superseded_by:
                 earlier.superseded_by = record.step_id

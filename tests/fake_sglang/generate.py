@@ -162,7 +162,7 @@ class Exchange:
                 if isinstance(mark, faults.GarbageChunk):
                     await response.write(mark.data)
                     continue
-                await response.write(wire.sse(wire.intermediate_chunk(job, mark.count, since, mark.text_length)))
+                await response.write(wire.sse(wire.intermediate_chunk(job, mark, since)))
                 since = mark.count
 
     async def _cut_stream(self, cut: faults.Cut, response: web.StreamResponse) -> None:

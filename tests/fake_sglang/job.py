@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A chunk is due: the first `count` ids and the first `text_length` characters."""
+    """A chunk is due: the first `count` ids and the first `text_length` characters. `version` is what the server
+    called its weights then, which counts, however late the chunk leaves."""
 
     count: int
     text_length: int
+    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,8 @@ class Job:
     def _mark(self) -> None:
         count = len(self.ids)
         if count > self._sent:
-            self._marks.put_nowait(Mark(count, len(self.text.visible) if self.text is not None else 0))
+            shown = len(self.text.visible) if self.text is not None else 0
+            self._marks.put_nowait(Mark(count, shown, self.state.named_version))
             self._sent = count
 
     def _litter(self) -> None:

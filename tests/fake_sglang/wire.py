@@ -15,7 +15,7 @@ from tests.fake_sglang import experts, faults
 from tests.fake_sglang.plan import pseudo_logprob
 
 if TYPE_CHECKING:
-    from tests.fake_sglang.job import Job
+    from tests.fake_sglang.job import Job, Mark
 
 DONE = b"data: [DONE]\n\n"
 
@@ -72,10 +72,10 @@ def sse(payload: Any) -> bytes:
     return b"data: " + dump(payload) + b"\n\n"
 
 
-def intermediate_chunk(job: "Job", upto: int, since: int, text_length: int) -> dict[str, Any]:
-    """A chunk before the end: all ids up to `upto`, or in incremental mode those from `since` on."""
-    start = since if job.incremental else 0
-    meta = _meta_info(job, upto, start, finish_reason=None)
+def intermediate_chunk(job: "Job", mark: "Mark", since: int) -> dict[str, Any]:
+    """A chunk before the end: all ids up to the mark, or in incremental mode those from `since` on."""
+    start, upto, text_length = since if job.incremental else 0, mark.count, mark.text_length
+    meta = _meta_info(job, upto, start, finish_reason=None) | {"weight_version": mark.version}
     if since == 0:
         meta["response_sent_to_client_ts"] = time.time()
     text = None if job.text is None else job.text.visible[:text_length]

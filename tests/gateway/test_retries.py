@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
+from sidecar.tito.records import StepRecord
 from tests.fake_sglang import Reply, faults
 from tests.support.chat import (
     Held,
@@ -332,3 +334,29 @@ async def test_a_resumed_step_that_fails_is_aborted_as_the_store_will_say(shared
         shared.engine.continue_aborted = True
     [segment] = await shared.segments("resumed-fails")
     assert segment["extra_info"]["untrainable"] == [{"step_id": step["step_id"], "reason": "overtaken"}]
+
+
+async def test_a_call_that_is_committed_while_a_retry_replaces_an_aborted_step_disturbs_nobody(
+    shared: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, body, held = "replacing", ask(), Held()
+    shared.engine.replies.append(held.reply())
+    await gone(shared, session, body, held)
+    await until_states(shared, session, "detached")
+    live = shared.sidecar.registry._sessions[session]
+    [run] = live.runs.values()
+    run.abort("nobody came")
+    await until_states(shared, session, "aborted")
+    store = live._store
+    save_step = store.save_step
+
+    async def save_late(record: StepRecord, blobs: Mapping[bytes, bytes]) -> None:
+        if record.superseded_by is not None:
+            shared.engine.replies.append(Reply(text="beside"))
+            assert text_of(await shared.chat(session, ask("Another"))) == "beside"
+        await save_step(record, blobs)
+
+    monkeypatch.setattr(store, "save_step", save_late)
+    assert text_of(await shared.chat(session, body, **RETRY)) == held.text
+    states = [step["state"] for step in (await shared.view(session))["steps"]]
+    assert states == ["aborted", "committed", "committed"]
