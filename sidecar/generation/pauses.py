@@ -162,15 +162,16 @@ class Pauses:
 
     async def _start_lease(self, pause: Pause, lease: float) -> Pause:
         """Let the lease run from now, unless somebody renewed the pause while it waited."""
-        current = self.gate.require(pause.pause_id)
-        if current.lease_expires_at != pause.lease_expires_at:
-            return current
-        renewed = self.gate.renew(pause.pause_id, time.time() + lease)
-        try:
-            await self._store.save_pause(_row(renewed))
-        except StoreError as error:  # the row says a later end, and is deleted at this one
-            log.warning("the store keeps an older lease: pause_id=%s: %s", pause.pause_id, error)
-        return renewed
+        async with self._lock:  # else a resume could delete the row first, and this would bring it back
+            current = self.gate.require(pause.pause_id)
+            if current.lease_expires_at != pause.lease_expires_at:
+                return current
+            renewed = self.gate.renew(pause.pause_id, time.time() + lease)
+            try:
+                await self._store.save_pause(_row(renewed))
+            except StoreError as error:  # the row says a later end, and is deleted at this one
+                log.warning("the store keeps an older lease: pause_id=%s: %s", pause.pause_id, error)
+            return renewed
 
     async def resume(self, controller: Controller, engine: EngineState, pause_id: str | None) -> dict[str, Any]:
         """Lift one pause, or with None all that were in force when it was asked.

@@ -4,6 +4,7 @@ The sidecar can be stopped and started again on its state. All that the checks l
 """
 
 import asyncio
+import time
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.state_machine.clock import SkippingLoop
 from tests.state_machine.policy import Policy
 from tests.support.intercepted import INTERCEPTED
 from tests.support.running import Running, engine_for, running_sidecar
+from tests.support.waiting import LIVENESS
 
 WINDOW = 2000.0
 """Seconds for which a detached step waits for its retry. Leases are longer, all else is much shorter."""
@@ -125,10 +127,14 @@ class World:
     async def pass_time_until[T](self, work: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T:
         """What `work` returns; its timers are not waited for."""
         task = asyncio.ensure_future(work)
-        async with asyncio.timeout_at(self.loop.time() + 1000):
-            while not task.done():
-                await asyncio.sleep(0.001)
-                self.loop.skip(0.05)
+        deadline = time.monotonic() + LIVENESS
+        while not task.done():
+            await asyncio.sleep(0.001)
+            self.loop.skip(0.05)
+            if time.monotonic() > deadline:
+                raise AssertionError(
+                    f"never ends: {task}; what runs: {[_place(one) for one in asyncio.all_tasks()]}"
+                )
         return task.result()
 
     async def post(self, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
@@ -169,3 +175,13 @@ class World:
     def runs_of(self, seed: int) -> list[StepRun]:
         """A call's steps that run or wait, oldest first."""
         return [run for run in self.runs() if run.draft.sampling["sampling_seed"] == seed]
+
+
+def _place(task: "asyncio.Task[Any]") -> str:
+    """Where a task stands: the lines of its coroutine and of those that it awaits."""
+    lines: list[str] = []
+    awaited: Any = task.get_coro()
+    while (frame := getattr(awaited, "cr_frame", None)) is not None:
+        lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+        awaited = awaited.cr_await
+    return f"{task.get_name()}: {' > '.join(lines)} > {awaited}"
