@@ -18,7 +18,7 @@ from sidecar.generation.generation import Generation
 from sidecar.sessions.draft import StepDraft
 from sidecar.sessions.engine_reply import settle_reply
 from sidecar.sessions.step_run import StepAborted, StepRun
-from sidecar.store.protocol import SessionRow, Store, StoredSession
+from sidecar.store.protocol import SessionRow, Store, StoredSession, StoreError
 from sidecar.tito.breaks import Place
 from sidecar.tito.model import Model
 from sidecar.tito.reading import Readings
@@ -174,11 +174,16 @@ class Session:
         self.trajectory.add(record)
 
     async def _supersede_aborted(self, record: StepRecord) -> None:
+        """Note on aborted steps which one took their place. `record` is committed and stays so, whatever the store
+        says to the notes: they change nothing that trains."""
         for node in list(self.trajectory):  # others may be committed while the store writes
             earlier = node.record
             if earlier.body_hash == record.body_hash and earlier.state == "aborted" and not earlier.superseded_by:
                 earlier.superseded_by = record.step_id
-                await self._store.save_step(earlier, {})
+                try:
+                    await self._store.save_step(earlier, {})
+                except StoreError as error:
+                    log.warning("step %s is not stored as superseded: %s", earlier.step_id, error)
 
     async def store_detached(self, record: StepRecord) -> None:
         """See `StepOwner`."""

@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 
+from sidecar.store.protocol import StoreError
 from sidecar.tito.records import StepRecord
 from tests.fake_sglang import Reply, faults
 from tests.support.chat import (
@@ -47,10 +48,10 @@ async def readers(running: Running, session: str, count: int) -> None:
     await until(lambda: len(run.generation.listeners) == count, f"{count} readers")
 
 
-async def gone(running: Running, session: str, body: dict[str, Any], held: Held) -> None:
+async def gone(running: Running, session: str, body: dict[str, Any], held: Held, **headers: str) -> None:
     """A call whose agent leaves when the engine has reached the hold; the step is detached then."""
     index = len(running.engine.requests)
-    call = asyncio.ensure_future(running.chat(session, body))
+    call = asyncio.ensure_future(running.chat(session, body, **headers))
     request = await held.reached(running.engine, index)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
@@ -360,3 +361,35 @@ async def test_a_call_that_is_committed_while_a_retry_replaces_an_aborted_step_d
     assert text_of(await shared.chat(session, body, **RETRY)) == held.text
     states = [step["state"] for step in (await shared.view(session))["steps"]]
     assert states == ["aborted", "committed", "committed"]
+
+
+async def test_a_retry_that_is_committed_stays_so_though_the_step_it_replaces_cannot_be_marked(
+    shared: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, body, first, second = "marked", ask(), Held(), Held()
+    shared.engine.continue_aborted = False
+    shared.engine.replies += [first.reply(), second.reply(), Reply(text=second.text)]
+    try:
+        await gone(shared, session, body, first)
+        await until_states(shared, session, "detached")
+        live = shared.sidecar.registry._sessions[session]
+        [run] = live.runs.values()
+        run.abort("nobody came")
+        await until_states(shared, session, "aborted")
+        await gone(shared, session, body, second, **RETRY)
+        await until_states(shared, session, "aborted", "detached")
+        save_step = live._store.save_step
+
+        async def cannot_mark(record: StepRecord, blobs: Mapping[bytes, bytes]) -> None:
+            if record.superseded_by is not None:
+                raise StoreError("the disk is full")
+            await save_step(record, blobs)
+
+        monkeypatch.setattr(live._store, "save_step", cannot_mark)
+        assert (await shared.chat(session, body, x_stainless_retry_count="2")).status_code == 200
+    finally:
+        shared.engine.continue_aborted = True
+    stored = await live._store.load_session(session)
+    assert stored is not None
+    assert [step.state for step in stored.steps] == ["aborted", "committed"]
+    assert [step["state"] for step in (await shared.view(session))["steps"]] == ["aborted", "committed"]
