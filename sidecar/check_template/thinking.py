@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from sidecar.tito import probes
@@ -14,14 +13,6 @@ _REASONING = "A thought of mine."
 
 Earlier = Literal["kept", "dropped after the next user message", "dropped in tool loops", "not printed"]
 """What becomes of a reply's reasoning once messages follow it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Thinking:
-    """`opened_by_prompt`: the generation prompt ends inside a reasoning block, so a reply begins with reasoning."""
-
-    earlier: Earlier
-    opened_by_prompt: bool
 
 
 def earlier_reasoning(template: ChatTemplate, *, tools: bool) -> Earlier:

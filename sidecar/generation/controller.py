@@ -25,7 +25,7 @@ from adapters.engines.sglang import ReplyReader, generate_body
 from sidecar.generation.active import ActiveCalls
 from sidecar.generation.call_versions import CallVersions
 from sidecar.generation.engine_parsing import EngineParsing
-from sidecar.generation.gate import SCOPE_ALL, Gate
+from sidecar.generation.gate import Gate
 from sidecar.generation.generation import Generation
 from sidecar.generation.transport import EngineTransport
 from sidecar.tito.reply_text import ReplyText
@@ -209,14 +209,6 @@ class Controller:
         if self.incremental:
             return 1 if streaming else 8
         return max(8, max_new_tokens // (64 if streaming else 16))
-
-    async def abort_active(self, timeout: float, scope: str = SCOPE_ALL) -> tuple[list[str], list[str]]:
-        """Abort what is in flight in a scope until it has ended. `(ended, failed)` rids; `failed` still ran after
-        `timeout` seconds."""
-        rids = self.active.of(scope)
-        await self.active.abort(rids, timeout, lambda: True)
-        failed = set(self.active.still(rids))
-        return [rid for rid in rids if rid not in failed], [rid for rid in rids if rid in failed]
 
 
 async def _back_off(attempt: int) -> None:

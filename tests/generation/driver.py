@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.generation.controller import Controller, Limits
-from sidecar.generation.gate import Gate, Pause
+from sidecar.generation.gate import SCOPE_ALL, Gate, Pause
 from sidecar.generation.generation import Generation, GenerationRequest
 from sidecar.generation.sampling import is_resumable
 from sidecar.generation.transport import EngineTransport
@@ -95,6 +95,14 @@ class Driver:
         """Until the engine's scheduler has put the request into its waiting queue."""
         active = self.engine.intake.active
         await until(lambda: any(one.plan.queue_met for one in active.values()), "a request in the queue")
+
+    async def abort_active(self, timeout: float, scope: str = SCOPE_ALL) -> tuple[list[str], list[str]]:
+        """Abort what is in flight in a scope, as a pause does: the rids that ended, and those that still run."""
+        active = self.controller.active
+        rids = active.of(scope)
+        await active.abort(rids, timeout, lambda: True)
+        failed = set(active.still(rids))
+        return [rid for rid in rids if rid not in failed], [rid for rid in rids if rid in failed]
 
     def abort_all(self) -> None:
         """As a stranger does it, not through the controller."""

@@ -188,7 +188,7 @@ async def test_a_natural_end_beats_an_abort_that_was_asked_for(driver: Driver) -
     expected = driver.says(hold=hold, hold_after=3)
     running = driver.start()
     first = await driver.at_hold()
-    first_aborts = asyncio.ensure_future(driver.controller.abort_active(10))
+    first_aborts = asyncio.ensure_future(driver.abort_active(10))
     hold.set()
     ended, failed = await first_aborts
     generation = await running

@@ -132,7 +132,7 @@ async def test_preemptions_during_a_pause_of_ours_are_no_stall(qwen3_dir: Path) 
         running = driver.start()
         await driver.in_queue()
         driver.gate.add(a_pause())
-        assert (await driver.controller.abort_active(10))[1] == []
+        assert (await driver.abort_active(10))[1] == []
         assert len(driver.requests) == 1
         driver.gate.lift("p")
         driver.assert_pieces(await running, expected)
@@ -147,7 +147,7 @@ async def test_a_closed_gate_holds_the_next_request_back(driver: Driver) -> None
     first = await driver.at_hold()
     driver.gate.add(a_pause())
     assert driver.gate.suspended == 0
-    assert await driver.controller.abort_active(10) == ([first.rid], [])
+    assert await driver.abort_active(10) == ([first.rid], [])
     assert not driver.controller.active
     await until(lambda: driver.gate.suspended, "a call held at the gate")
     assert len(driver.requests) == 1
@@ -156,7 +156,7 @@ async def test_a_closed_gate_holds_the_next_request_back(driver: Driver) -> None
 
 
 async def test_aborting_what_does_not_run_is_nothing(driver: Driver) -> None:
-    assert await driver.controller.abort_active(10) == ([], [])
+    assert await driver.abort_active(10) == ([], [])
     assert not driver.engine.calls
 
 

@@ -34,7 +34,7 @@ async def test_a_pause_that_comes_just_before_the_gate_holds_the_call(
     task = driver.start()
     await settling.wait()
     driver.gate.add(pause())
-    assert await driver.controller.abort_active(10) == ([], [])  # quiet
+    assert await driver.abort_active(10) == ([], [])  # quiet
     settled.set()
     await until(lambda: driver.gate.suspended, "the call held at the gate")
     assert not driver.requests
@@ -53,7 +53,7 @@ async def test_what_breaks_while_paused_is_no_failure_of_the_engine(qwen3_dir: P
             await driver.engine.down()
         else:
             await driver.engine.state.pause("in_place")
-            await driver.controller.abort_active(1)  # no abort is acted on: the connection is cut
+            await driver.abort_active(1)  # no abort is acted on: the connection is cut
         await until(lambda: driver.gate.suspended, "the call held at the gate")
         assert not driver.controller.active
         await (driver.engine.up() if how == "down" else driver.engine.state.resume())
@@ -66,11 +66,11 @@ async def test_an_abort_of_a_scope_leaves_others_alone(driver: Driver) -> None:
     expected = driver.says(hold=(open_ := asyncio.Event()), hold_after=3)
     task = driver.start()
     first = await driver.at_hold()
-    assert await driver.controller.abort_active(10, "session:another") == ([], [])
-    assert await driver.controller.abort_active(10, "instance:s") == ([], [])
+    assert await driver.abort_active(10, "session:another") == ([], [])
+    assert await driver.abort_active(10, "instance:s") == ([], [])
     assert driver.controller.active.of("session:s") == [first.rid]
     assert not driver.engine.recorder.calls_to("/abort_request")
-    assert await driver.controller.abort_active(10, "session:s") == ([first.rid], [])
+    assert await driver.abort_active(10, "session:s") == ([first.rid], [])
     open_.set()
     driver.assert_pieces(await task, expected)
     assert len(driver.requests) == 2
@@ -81,7 +81,7 @@ async def test_an_abort_is_repeated_until_the_call_has_ended(driver: Driver) -> 
     task = driver.start()
     first = await driver.at_hold()
     await driver.engine.state.pause("in_place")
-    aborting = asyncio.ensure_future(driver.controller.abort_active(60))
+    aborting = asyncio.ensure_future(driver.abort_active(60))
     await until(lambda: len(driver.engine.recorder.calls_to("/abort_request")) >= 3, "three aborts")
     assert {call.body["rid"] for call in driver.engine.recorder.calls_to("/abort_request")} == {first.rid}
     await driver.engine.state.resume()
