@@ -11,6 +11,7 @@ import sys
 from sidecar.app import Sidecar
 from sidecar.config import Settings
 from sidecar.garbage import collect_garbage
+from sidecar.heap import share_one_heap
 
 log = logging.getLogger("sidecar")
 
@@ -38,6 +39,7 @@ def raise_file_limit() -> None:
 
 async def serve(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT, then finish what runs. A second signal ends the process at once."""
+    share_one_heap()
     sys.setswitchinterval(_SWITCH_SECONDS)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import orjson
 
 from adapters.protocols.errors import RequestError, bad_field
@@ -214,10 +213,10 @@ class Admission:
     def _check_ids(self, prompt: PlannedPrompt) -> None:
         """An id outside the vocabulary takes a whole SGLang server down (0.5.23)."""
         ids, size = prompt.context_ids, self._model.vocab_size
-        if len(ids) and not (int(np.min(ids)) >= 0 and int(np.max(ids)) < size):
+        if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < size):
             raise RequestError(
                 500,
-                f"the prompt has an id outside the model's vocabulary of {size} (largest: {int(np.max(ids))}); "
+                f"the prompt has an id outside the model's vocabulary of {size} (largest: {int(ids.max())}); "
                 "--tokenizer has to be that of the served model",
                 kind="server_error",
             )
