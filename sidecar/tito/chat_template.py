@@ -77,14 +77,14 @@ class ChatTemplate:
     def _attempts(self, messages: Sequence[Message]) -> Iterator[list[dict[str, Any]]]:
         """`messages` in their usual shape, then in others for a template that refuses them so: with arguments in
         their other form, and without reasoning, which gpt-oss refuses beside both text and calls, others always."""
-        yield [self.shape.applied(message) for message in messages]
+        yield self.shape.applied(messages)
         if any(message.calls for message in messages):
             other = replace(self.shape, arguments_as_text=not self.shape.arguments_as_text)
-            yield [other.applied(message) for message in messages]
+            yield other.applied(messages)
         if any(message.reasoning for message in messages):
             beside = [replace(m, reasoning=None) if m.calls and m.content else m for m in messages]
-            yield [self.shape.applied(message) for message in beside]
-            yield [self.shape.applied(replace(message, reasoning=None)) for message in messages]
+            yield self.shape.applied(beside)
+            yield self.shape.applied([replace(message, reasoning=None) for message in messages])
 
     def _try_out(self, messages: list[dict[str, Any]], with_tools: bool) -> str | None:
         variables = {

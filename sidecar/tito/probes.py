@@ -34,5 +34,5 @@ def call(identifier: str, word: str) -> Call:
 
 
 def result(identifier: str, text: str) -> Message:
-    """What the call `identifier` gave."""
-    return Message("tool", text, call_id=identifier, name="look_up")
+    """What the call `identifier` gave. It bears no name: clients of OpenAI's protocol send none."""
+    return Message("tool", text, call_id=identifier)

@@ -44,7 +44,7 @@ def _calls(thought: str, *calls: dict[str, Any], text: str | None = None) -> dic
 
 
 def _result(identifier: str, text: str) -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": identifier, "name": "dictionary", "content": text}
+    return {"role": "tool", "tool_call_id": identifier, "content": text}
 
 
 def _user(text: str) -> dict[str, Any]:

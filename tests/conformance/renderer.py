@@ -64,13 +64,14 @@ class Renderer:
 
 def forms(messages: Messages) -> Iterator[Messages]:
     """`messages` as templates may want them, the most usual form first. Their canonical form has contents and
-    arguments as text, null beside calls, and reasoning."""
+    arguments as text, null beside calls, reasoning, and no tool's name beside its result."""
     calls = any(message.get("tool_calls") for message in messages)
     thoughts = any(message.get("reasoning_content") for message in messages)
-    for silent, parts, null, as_text in product((False, True), repeat=4):
-        if ((null or as_text) and not calls) or (silent and not thoughts):
+    results = any(message["role"] == "tool" for message in messages)
+    for named, silent, parts, null, as_text in product((False, True), repeat=5):
+        if ((null or as_text) and not calls) or (named and not results) or (silent and not thoughts):
             continue
-        form = deepcopy(list(messages))
+        form = with_tool_names(messages) if named else deepcopy(list(messages))
         for message in form:
             if silent:
                 message.pop("reasoning_content", None)
@@ -82,3 +83,13 @@ def forms(messages: Messages) -> Iterator[Messages]:
             if message.get("tool_calls") and not message["content"]:
                 message["content"] = None if null else ""
         yield form
+
+
+def with_tool_names(messages: Messages) -> list[dict[str, Any]]:
+    """A copy in which each result bears the name of the tool that was called."""
+    named = deepcopy(list(messages))
+    names = {call["id"]: call["function"]["name"] for one in named for call in one.get("tool_calls", ())}
+    for message in named:
+        if message["role"] == "tool":
+            message["name"] = names[message["tool_call_id"]]
+    return named

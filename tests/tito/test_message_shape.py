@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,10 +68,24 @@ class TestCalls:
 
     def test_different_ids_stay_different(self) -> None:
         shape = MessageShape(nine_character_ids=True)
-        ids = [shape.applied(result("r", f"call_{n}"))["tool_call_id"] for n in range(200)]
+        ids = [shaped["tool_call_id"] for shaped in shape.applied([result("r", f"call_{n}") for n in range(200)])]
         assert len(set(ids)) == 200
         assert all(len(one) == 9 and one.isalnum() for one in ids)
-        assert "tool_call_id" not in shape.applied(result("r", None))
+        assert "tool_call_id" not in shape.applied([result("r", None)])[0]
+
+    def test_results_bear_the_name_of_their_tool_where_the_template_insists(self) -> None:
+        named = PLAIN.replace(
+            "{{ m.content }}",
+            "{{ raise_exception('name!') if m.role == 'tool' and not m.name }}{{ m.name }} {{ m.content }}",
+        )
+        found = template(plain=named)
+        assert found.shape == MessageShape(result_names=True)
+        assert "tool:look a cat" in text(found, LOOP)
+        own = [LOOP[0], LOOP[1], replace(LOOP[2], name="another")]
+        assert "tool:another a cat" in text(found, own)
+        assert not template(
+            plain=PLAIN.replace("{{ m.content }}", "{{ m.name }}{{ m.content }}")
+        ).shape.result_names
 
     def test_a_template_without_calls_is_not_asked_about_them(self) -> None:
         assert ChatTemplate("{{ messages[0].content }}", {}).shape == MessageShape()
