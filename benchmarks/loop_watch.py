@@ -80,10 +80,12 @@ class LoopWatch:
 @dataclass(frozen=True, slots=True)
 class Stalls:
     """Of a span of time, in milliseconds. `own_ms`: the worst stall, counted as no longer than the process computed
-    in it; what is beyond that is other processes' doing. `over_50`: how many stalls took longer than 50 ms."""
+    in it, threads that encode prompts included; what is beyond that is other processes' doing. `loop_ms`: the most
+    that the loop's own thread computed in one. `over_50`: how many stalls took longer than 50 ms."""
 
     worst_ms: float
     own_ms: float
+    loop_ms: float
     over_50: int
     collections_ms: list[float]
 
@@ -95,6 +97,7 @@ def watched(path: Path, begin: float, end: float) -> Stalls:
     return Stalls(
         worst_ms=max((line["ms"] for line in stalls), default=0.0),
         own_ms=max((min(line["ms"], line["cpu_ms"]) for line in stalls), default=0.0),
+        loop_ms=max((line["loop_cpu_ms"] for line in stalls), default=0.0),
         over_50=sum(line["ms"] > 50 for line in stalls),
         collections_ms=[line["cpu_ms"] for line in lines if line["kind"] == "collection"],
     )

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from benchmarks.loop_watch import Stalls
     from benchmarks.streams import Phase, Window
 
+_HEADINGS = "errors", "events/s", "us/event", "ratio", "CPU", "stall ms", "own ms", "loop ms", ">50 ms", "KB/stream"
+
 
 def print_tables(
     console: Console,
@@ -24,18 +26,7 @@ def print_tables(
     """CPU per event, stalls, memory and collections."""
     kind = "cumulative" if load.cumulative else "incremental"
     table = Table(title=f"{load.sessions} streams at once, {kind} server")
-    for heading in (
-        "",
-        "errors",
-        "events/s",
-        "us/event",
-        "ratio",
-        "CPU",
-        "stall ms",
-        "own ms",
-        ">50 ms",
-        "KB/stream",
-    ):
+    for heading in ("", *_HEADINGS):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     _row(table, "pass-through", through.quiet, through, through)
     _row(table, "sidecar", sidecar.quiet, sidecar, through)
@@ -76,6 +67,7 @@ def _row(table: Table, name: str, window: Window, phase: Phase, floor: Phase) ->
         f"{window.cpu_share:.0%}",
         f"{window.stalls.worst_ms:.0f}",
         f"{window.stalls.own_ms:.0f}",
+        f"{window.stalls.loop_ms:.0f}",
         str(window.stalls.over_50),
         f"{phase.resident_kb_per_stream:.0f}",
     )

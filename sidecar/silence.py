@@ -7,6 +7,7 @@ of all work. Here one timer is armed, and moved on only when it fires too early.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 
@@ -19,16 +20,16 @@ class Silence:
         self._loop = asyncio.get_running_loop()
         self._seconds = seconds
         self._on_silent = on_silent
-        self._last = self._loop.time()
+        self._last = time.monotonic()
         self._timer = self._loop.call_later(seconds, self._look)
 
     def heard(self) -> None:
         """Something happened just now."""
-        self._last = self._loop.time()
+        self._last = time.monotonic()
 
     def since(self, seconds: float) -> bool:
         """Whether something was heard within the last `seconds`."""
-        return self._loop.time() - self._last < seconds
+        return time.monotonic() - self._last < seconds
 
     def close(self) -> None:
         """Listen no longer; idempotent."""
@@ -36,9 +37,9 @@ class Silence:
         self._on_silent = _nothing  # which mostly leads back to its owner: a cycle, left to the collector
 
     def _look(self) -> None:
-        now, due = self._loop.time(), self._last + self._seconds
-        if now < due:
-            self._timer = self._loop.call_at(due, self._look)
+        left = self._last + self._seconds - time.monotonic()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
             return
         self._timer = self._loop.call_later(self._seconds, self._look)
         self._on_silent()

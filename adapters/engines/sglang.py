@@ -124,8 +124,11 @@ class ReplyReader:
 
 def _checked_logprobs(ids: list[int], entries: list[Any], first: int) -> list[float]:
     """Logprobs of new ids; `first` is the position of `ids[0]` in the reply."""
-    if len(ids) == 1:
-        return _named_logprobs(ids, entries, first)
+    if len(ids) == 1:  # as in most events of an incremental stream
+        [index], [(logprob, named, *_)] = ids, entries
+        certain = type(index) is int and type(logprob) is float and -math.inf < logprob <= 0
+        if certain and 0 <= index <= _LARGEST_ID and named == index:
+            return [logprob]
     logprobs = [entry[0] for entry in entries]
     if (
         [entry[1] for entry in entries] == ids

@@ -34,7 +34,12 @@ class Detokenizer:
 
     def push(self, ids: Sequence[int]) -> str:
         """Text that `ids` complete."""
-        text, marks = "", self._marks.by_token
+        marks = self._marks.by_token
+        if self._codec.decodes_apart and not self._held and len(ids) == 1 and ids[0] not in marks:
+            text = self._codec.decode(ids)
+            if not text.endswith(REPLACEMENT):
+                return self._marks.ordinary(text)  # as for nearly all ids of a stream
+        text = ""
         for index in ids:
             mark = marks.get(index)
             if mark is None:
