@@ -3,44 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.fake_sglang import FakeSGLang, RecordedRequest, Reply
-from tests.support.chat import Held, ask, completion, joined, payloads, streaming, tool
+from tests.support.chat import Held, ask, completion, joined, streaming, text_of, tool
+from tests.support.rollout import pause, resume, sampled_versions, state
 from tests.support.running import Running, engine_for, running_sidecar
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("resumed")]
 BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 SETTINGS = {"heartbeat_interval": 0.05}
-
-
-@pytest_asyncio.fixture(loop_scope="module", autouse=True)
-async def resumed(module_sidecar: Running) -> AsyncIterator[None]:
-    """No test leaves a pause to the next."""
-    yield
-    await module_sidecar.post("/v1/rollout/resume")
-
-
-async def pause(running: Running, status: int = 200, **fields: Any) -> dict[str, Any]:
-    return await running.post("/v1/rollout/pause", fields, status)
-
-
-async def resume(running: Running, status: int = 200, **fields: Any) -> dict[str, Any]:
-    return await running.post("/v1/rollout/resume", fields, status)
-
-
-async def state(running: Running) -> dict[str, Any]:
-    response = await running.control.get("/v1/rollout/pause_state")
-    assert response.status_code == 200
-    parsed: dict[str, Any] = response.json()
-    return parsed
 
 
 async def update_weights(engine: FakeSGLang, version: str) -> None:
@@ -48,17 +25,6 @@ async def update_weights(engine: FakeSGLang, version: str) -> None:
     async with httpx.AsyncClient(base_url=engine.url) as client:
         response = await client.post("/update_weight_version", json={"new_version": version})
         assert response.status_code == 200
-
-
-def text_of(response: httpx.Response) -> str:
-    if response.headers["content-type"].startswith("text/event-stream"):
-        return joined(payloads(response.text))
-    return completion(response).choices[0].message.content or ""
-
-
-def sampled_versions(segment: dict[str, Any]) -> list[str]:
-    pairs = zip(segment["full_versions"], segment["full_loss_mask"], strict=True)
-    return [version for version, trained in pairs if trained]
 
 
 async def assert_one_exact_step(running: Running, session: str, requests: list[RecordedRequest]) -> dict[str, Any]:

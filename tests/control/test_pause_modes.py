@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.fake_sglang import Reply
-from tests.support.chat import Held, ask, completion, until_states
+from tests.support.chat import Held, ask, text_of, until_states
+from tests.support.rollout import pause, resume, state
 from tests.support.running import Running, engine_for, running_sidecar
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("resumed")]
 ENGINE = {"weight_version": "1"}
-
-
-@pytest_asyncio.fixture(loop_scope="module", autouse=True)
-async def resumed(module_sidecar: Running) -> AsyncIterator[None]:
-    """No test leaves a pause to the next."""
-    yield
-    await module_sidecar.post("/v1/rollout/resume")
-
-
-async def pause(running: Running, status: int = 200, **fields: Any) -> dict[str, Any]:
-    return await running.post("/v1/rollout/pause", fields, status)
-
-
-async def resume(running: Running, **fields: Any) -> dict[str, Any]:
-    return await running.post("/v1/rollout/resume", fields)
-
-
-async def state(running: Running) -> dict[str, Any]:
-    parsed: dict[str, Any] = (await running.control.get("/v1/rollout/pause_state")).json()
-    return parsed
-
-
-def text_of(response: httpx.Response) -> str:
-    return completion(response).choices[0].message.content or ""
 
 
 async def paused_now(running: Running) -> None:

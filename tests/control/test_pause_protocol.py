@@ -9,52 +9,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-import pytest_asyncio
 
 from sidecar.store import open_store
 from sidecar.store.protocol import PauseRow
 from tests.fake_sglang import FakeSGLang, Reply
-from tests.support.chat import Held, ask, completion, joined, payloads, until_states
+from tests.support.chat import Held, ask, completion, text_of, until_states
+from tests.support.rollout import pause, resume, sampled_versions, state
 from tests.support.running import Running, engine_for, running_sidecar
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("resumed")]
 BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 SETTINGS = {"heartbeat_interval": 0.05}
-
-
-@pytest_asyncio.fixture(loop_scope="module", autouse=True)
-async def resumed(module_sidecar: Running) -> AsyncIterator[None]:
-    """No test leaves a pause to the next."""
-    yield
-    await module_sidecar.post("/v1/rollout/resume")
-
-
-async def pause(running: Running, status: int = 200, **fields: Any) -> dict[str, Any]:
-    return await running.post("/v1/rollout/pause", fields, status)
-
-
-async def resume(running: Running, status: int = 200, **fields: Any) -> dict[str, Any]:
-    return await running.post("/v1/rollout/resume", fields, status)
-
-
-async def state(running: Running) -> dict[str, Any]:
-    response = await running.control.get("/v1/rollout/pause_state")
-    assert response.status_code == 200
-    parsed: dict[str, Any] = response.json()
-    return parsed
-
-
-def text_of(response: httpx.Response) -> str:
-    if response.headers["content-type"].startswith("text/event-stream"):
-        return joined(payloads(response.text))
-    return completion(response).choices[0].message.content or ""
-
-
-def sampled_versions(segment: dict[str, Any]) -> list[str]:
-    pairs = zip(segment["full_versions"], segment["full_loss_mask"], strict=True)
-    return [version for version, trained in pairs if trained]
 
 
 # The protocol.

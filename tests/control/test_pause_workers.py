@@ -15,7 +15,7 @@ import pytest
 
 from tests.fake_sglang import FakeSGLang, Reply
 from tests.fake_sglang.router import FakeRouter, SilentServer
-from tests.support.chat import Held, ask, completion
+from tests.support.chat import Held, ask, text_of
 from tests.support.running import Running, engine_for, running_sidecar
 
 NOWHERE = "http://127.0.0.1:9"
@@ -54,10 +54,6 @@ async def fleet(
         named: Any = type("Url", (), {"url": router.url})  # all that a sidecar needs of an engine
         running = await stack.enter_async_context(running_sidecar(named, tmp_path / "state", **settings))
         yield Fleet(running, router, engines)
-
-
-def text_of(response: httpx.Response) -> str:
-    return completion(response).choices[0].message.content or ""
 
 
 async def both_at_hold(all_: Fleet) -> tuple[list[Held], list[asyncio.Task[httpx.Response]]]:

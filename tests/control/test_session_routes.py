@@ -8,20 +8,10 @@ from typing import Any
 import pytest
 
 from tests.fake_sglang import Reply
-from tests.support.chat import Held, ask, call_text, completion, follow, streaming, tool, user
+from tests.support.chat import Held, ask, call_text, completion, streaming, tool, turns, user
 from tests.support.running import Running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-async def turns(running: Running, session: str, *texts: str) -> dict[str, Any]:
-    """A conversation with one turn per text; the body of the next turn."""
-    body = ask()
-    for text in texts:
-        running.engine.replies.append(Reply(text=text))
-        answer = completion(await running.chat(session, body)).choices[0].message.model_dump(exclude_none=True)
-        body = follow(body, answer, "And then?")
-    return body
 
 
 # Open.

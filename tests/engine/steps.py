@@ -9,7 +9,7 @@ import httpx
 
 from tests.engine.subject import TOLERANCE, Subject
 from tests.engine.tap import Exchange
-from tests.support.chat import ask, completion, joined, payloads
+from tests.support.chat import ask
 from tests.support.running import Running
 
 Json = dict[str, Any]
@@ -28,14 +28,6 @@ async def begun(
     """A story under way of which the engine has given `after` ids; the agent's call and the engine's."""
     call = asyncio.ensure_future(running.chat(session, story(tokens, stream=stream)))
     return call, await subject.tap.until_ids(session, after)
-
-
-def text_of(response: httpx.Response) -> str:
-    """The reply's text, streamed or not."""
-    if response.headers["content-type"].startswith("text/event-stream"):
-        assert response.status_code == 200, response.text
-        return joined(payloads(response.text))
-    return completion(response).choices[0].message.content or ""
 
 
 async def exact_segment(subject: Subject, running: Running, session: str) -> Json:
@@ -71,9 +63,3 @@ async def assert_scored(subject: Subject, segment: Json, version: str | None = N
     worst = max((abs(score - held) for score, held in pairs), default=0.0)
     assert worst <= TOLERANCE, f"logprobs differ by up to {worst}"
     return len(pairs)
-
-
-def sampled_versions(segment: Json) -> list[str]:
-    """The version of every trained id."""
-    pairs = zip(segment["full_versions"], segment["full_loss_mask"], strict=True)
-    return [version for version, one in pairs if one]

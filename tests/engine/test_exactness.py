@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.engine.steps import assert_scored, exact_segment, sampled_versions, story, text_of
+from tests.engine.steps import assert_scored, exact_segment, story
 from tests.engine.subject import Subject
-from tests.support.chat import ask, completion, user
+from tests.support.chat import ask, completion, text_of, user
+from tests.support.rollout import sampled_versions
 from tests.support.running import Running
 
 TOOLS: list[Any] = [

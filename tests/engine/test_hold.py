@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
-from tests.engine.steps import assert_scored, begun, exact_segment, sampled_versions, story, text_of
+from tests.engine.steps import assert_scored, begun, exact_segment, story
 from tests.engine.subject import Subject
+from tests.support.chat import text_of
+from tests.support.rollout import sampled_versions
 from tests.support.running import Running
 
 LENGTH = 160

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from tests.engine.steps import assert_scored, begun, exact_segment, story, text_of
+from tests.engine.steps import assert_scored, begun, exact_segment, story
 from tests.engine.subject import Subject
-from tests.support.chat import streaming, until_states
+from tests.support.chat import streaming, text_of, until_states
 from tests.support.running import Running
 
 LENGTH = 400

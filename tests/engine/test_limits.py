@@ -11,9 +11,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from sidecar.config import SettingsError
-from tests.engine.steps import story, text_of
+from tests.engine.steps import story
 from tests.engine.subject import CONTEXT, Subject
-from tests.support.chat import ask, streaming
+from tests.support.chat import ask, streaming, text_of
 from tests.support.running import Running, running_sidecar
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.engine.steps import assert_scored, begun, exact_segment, sampled_versions, story, text_of
+from tests.engine.steps import assert_scored, begun, exact_segment, story
 from tests.engine.subject import Subject
+from tests.support.chat import text_of
+from tests.support.rollout import sampled_versions
 from tests.support.running import Running
 
 BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.steps import assert_scored, exact_segment, sampled_versions, story, text_of
+from tests.engine.steps import assert_scored, exact_segment, story
 from tests.engine.subject import Subject, parameters
-from tests.support.chat import ask, completion, joined, streaming, user
+from tests.support.chat import ask, completion, joined, streaming, text_of, user
+from tests.support.rollout import sampled_versions
 from tests.support.running import Running
 
 pytestmark = pytest.mark.parametrize("served", parameters("smollm2"), indirect=True)

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
 import pytest
-import pytest_asyncio
 
 from tests.fake_sglang import Reply
+from tests.gateway.good_session import SESSION
 from tests.support.chat import ask, call_text, completion, follow, refusal, tool, user
 from tests.support.running import Running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SETTINGS = {"max_body": 16384}
-SESSION = "bad-input"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def agent(module_sidecar: Running) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The official SDK, in a session that has one good turn."""
-    module_sidecar.engine.replies.append(Reply(text="Hello."))
-    completion(await module_sidecar.chat(SESSION, ask()))
-    async with module_sidecar.agent(SESSION) as client:
-        yield client
 
 
 def of(message: Any) -> dict[str, Any]:

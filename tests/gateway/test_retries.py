@@ -21,6 +21,7 @@ from tests.support.chat import (
     follow,
     joined,
     payloads,
+    text_of,
     tool,
     until_states,
     user,
@@ -32,14 +33,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 RETRY = {"x_stainless_retry_count": "1"}
-
-
-def text_of(response: httpx.Response) -> str:
-    """The text of a reply, streamed or not."""
-    assert response.status_code == 200, response.text
-    if response.headers["content-type"].startswith("text/event-stream"):
-        return joined(payloads(response.text))
-    return completion(response).choices[0].message.content or ""
 
 
 async def readers(running: Running, session: str, count: int) -> None:

@@ -141,6 +141,24 @@ def completion(response: httpx.Response) -> ChatCompletion:
     return ChatCompletion.model_validate(response.json(), strict=True)
 
 
+def text_of(response: httpx.Response) -> str:
+    """The text of a reply, streamed or not."""
+    assert response.status_code == 200, response.text
+    if response.headers["content-type"].startswith("text/event-stream"):
+        return joined(payloads(response.text))
+    return completion(response).choices[0].message.content or ""
+
+
+async def turns(running: Running, session: str, *texts: str) -> dict[str, Any]:
+    """A conversation with one turn per text; the body of the next turn."""
+    body = ask()
+    for text in texts:
+        running.engine.replies.append(Reply(text=text))
+        answer = completion(await running.chat(session, body)).choices[0].message.model_dump(exclude_none=True)
+        body = follow(body, answer, "And then?")
+    return body
+
+
 async def refusal(
     client: openai.AsyncOpenAI, body: Any = None, *, content: bytes | None = None, **headers: str
 ) -> openai.APIStatusError:
