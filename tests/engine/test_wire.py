@@ -47,7 +47,8 @@ async def events(subject: Subject, tokens: int, **fields: Any) -> list[Json]:
 
 
 class Under:
-    """A stream in its own task, read as it comes."""
+    """A stream in its own task, read as it comes. No two tests use one rid: SGLang kills a stream whose rid another
+    one had up to two seconds ago."""
 
     def __init__(self, subject: Subject, tokens: int, **fields: Any) -> None:
         self.exchange = Exchange()
@@ -166,9 +167,9 @@ async def test_control_calls_answer_so(subject: Subject) -> None:
 
 
 async def test_an_abort_gives_what_was_sampled_and_says_so_in_a_finish_reason(subject: Subject) -> None:
-    call = Under(subject, 2000, rid="r")
+    call = Under(subject, 2000, rid="ends")
     await call.reached(3)
-    await subject.post("/abort_request", {"rid": "r"})
+    await subject.post("/abort_request", {"rid": "ends"})
     meta = (await call.end())["meta_info"]
     assert meta["finish_reason"] == {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
     assert len(call.exchange.output_ids) == meta["completion_tokens"] >= 3
@@ -187,12 +188,12 @@ async def test_an_abort_hits_every_rid_that_begins_so_but_only_if_it_exists_itse
 
 
 async def test_a_rid_in_flight_is_refused(subject: Subject) -> None:
-    call = Under(subject, 2000, rid="r")
+    call = Under(subject, 2000, rid="taken")
     await call.reached(1)
-    response = await subject.client.post("/generate", json=asked(1, rid="r"))
+    response = await subject.client.post("/generate", json=asked(1, rid="taken"))
     assert (response.status_code, response.json()) == (
         400,
-        {"error": {"message": "Duplicate request ID detected: r"}},
+        {"error": {"message": "Duplicate request ID detected: taken"}},
     )
     await subject.post("/abort_request", {"abort_all": True})
     await call.end()
@@ -218,10 +219,10 @@ async def test_an_abort_in_the_waiting_queue_gives_no_ids_and_sparse_meta_info(s
 
 
 async def test_a_retracted_request_aborted_while_it_waits_keeps_its_ids(subject: Subject) -> None:
-    call = Under(subject, 2000, rid="r")
+    call = Under(subject, 2000, rid="retracted")
     await call.reached(4)
     await subject.pause("retract")
-    await subject.post("/abort_request", {"rid": "r"})
+    await subject.post("/abort_request", {"rid": "retracted"})
     last = await call.end()
     count = last["meta_info"]["completion_tokens"]
     assert last["meta_info"]["finish_reason"] == {"type": "abort", "message": "Abort in waiting queue"}
