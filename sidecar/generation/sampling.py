@@ -71,6 +71,8 @@ def check_pin(pin: Mapping[str, Any], where: str) -> dict[str, Any]:
         if name in ("logit_bias", "json_schema"):
             if value is not None:
                 raise ValueError(f"{where}.{name} is {value!r}; it can only be pinned to null")
+        elif name == "sampling_seed" and value is None:
+            continue  # no seed, whatever the agent asks
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{where}.{name} is {value!r}; send a number")
         elif name in _LEAST and (not isinstance(value, int) or value < _LEAST[name]):

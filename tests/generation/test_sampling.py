@@ -67,6 +67,11 @@ def test_a_pin_wins_and_null_takes_a_field_away() -> None:
     assert effective_sampling(asked, pin) == {**NEUTRAL, "stop": ["x"]}
 
 
+def test_a_pin_to_no_seed_takes_the_agent_s_seed_away_from_all_siblings() -> None:
+    pin = check_pin({"sampling_seed": None}, "sampling")
+    assert effective_sampling(Sampling(seed=7), pin, sibling=1) == NEUTRAL
+
+
 def test_siblings_get_seeds_of_their_own() -> None:
     asked = Sampling(seed=7)
     assert [effective_sampling(asked, {}, n)["sampling_seed"] for n in range(3)] == [7, 8, 9]
@@ -178,6 +183,7 @@ async def test_an_off_policy_step_is_recorded_and_does_not_train(shared: Running
     assert segment["extra_info"]["untrainable"] == [
         {"step_id": response.headers["x-step-id"], "reason": "off_policy_sampling"}
     ]
+    assert segment["extra_info"]["untrainable_tokens"] == {"off_policy_sampling": len(request.output_ids)}
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -26,6 +26,8 @@ class ControlStandIn:
         self.refuse_connects = 0
         self.refusal: type[httpx.TransportError] = httpx.ConnectError
         self.fail_with: Exception | None = None
+        self.losses: list[Exception] = []
+        """Raised one after the other, each after the call has arrived."""
         self.connects = 0
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -36,6 +38,8 @@ class ControlStandIn:
         self.seen.append(request)
         if self.fail_with is not None:
             raise self.fail_with
+        if self.losses:
+            raise self.losses.pop(0)
         body = json.loads(request.content) if request.content else {}
         path = request.url.raw_path.decode().partition("?")[0]
         if path == "/health":
@@ -60,7 +64,7 @@ class ControlStandIn:
                 removed = self.sessions.pop(session_id, None) is not None
                 return httpx.Response(200, json={"success": True, "session_removed": removed})
             case "POST /trajectory/read":
-                assert body["arrays"] == "json"
+                assert body["arrays"] in ("json", "binary")
                 data = [{"session_id": session_id, "tokens": [1, 2]}]
                 return httpx.Response(200, json={"success": True, "data": data, "drained": "drain" in body})
             case "POST /v1/rollout/pause":
@@ -74,6 +78,10 @@ class ControlStandIn:
                 return httpx.Response(200, json={"status": "resumed", "paused": False})
             case "GET /v1/rollout/pause_state":
                 return httpx.Response(200, json={"paused": bool(self.pauses)})
+            case "GET /trajectory/stats":
+                return httpx.Response(200, json={"unread": len(self.sessions)})
+            case "GET /integration/sidecars":
+                return httpx.Response(200, json={"sidecars": []})
             case "GET /integration/capabilities":
                 return httpx.Response(200, json={"modes": ["tito"]})
         name = call.removeprefix("GET /session/")

@@ -79,6 +79,17 @@ class Sample:
             "prefix_cache_info": dict(vars(self.prefix_cache_info)),
         }
 
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Sample:
+        return Sample(
+            **data
+            | {
+                "status": Sample.Status(data["status"]),
+                "spec_info": Sample.SpecInfo(**data["spec_info"]),
+                "prefix_cache_info": Sample.PrefixCacheInfo(**data["prefix_cache_info"]),
+            }
+        )
+
     def get_reward_value(self, args: Any) -> Any:
         return self.reward[args.reward_key] if args.reward_key else self.reward
 
@@ -90,7 +101,7 @@ def make_args(**changes: Any) -> SimpleNamespace:
         "rewards_normalization": True,
         "grpo_std_normalization": True,
         "global_batch_size": 4,
-        "n_samples_per_prompt": 2,
+        "n_samples_per_prompt": 1,
         "rollout_batch_size": 2,
         "reward_key": None,
         "max_tokens_per_gpu": None,

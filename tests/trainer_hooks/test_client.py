@@ -84,7 +84,7 @@ def test_a_session_is_opened_viewed_finalized_read_and_discarded(call: Caller, s
     assert call("finalize_session", "s1", reward=0.5, label="x")["success"]
     assert sent(server) == {"session_id": "s1", "reward": 0.5, "label": "x"}
     assert call("read_trajectory", session_id="s1")["data"][0]["tokens"] == [1, 2]
-    assert sent(server) == {"session_id": "s1", "arrays": "json"}
+    assert sent(server) == {"session_id": "s1", "arrays": "binary"}
     assert call("discard_session", "s1")["session_removed"] is True
     assert call("discard_session", "s1")["session_removed"] is False
 
@@ -114,10 +114,47 @@ def test_health_readiness_and_capabilities(call: Caller, server: ControlStandIn)
 
 
 def test_reading_groups_says_which_and_drains_on_request_only(call: Caller, server: ControlStandIn) -> None:
-    assert call("read_trajectory", max_groups=4, min_group_size=8, drain=True)["drained"] is True
-    assert sent(server) == {"max_groups": 4, "min_group_size": 8, "drain": True, "arrays": "json"}
-    call("read_trajectory", trajectory_id="t", include_drained=True)
+    groups = {"max_groups": 4, "min_group_size": 8, "run_id": "r", "drain": True}
+    assert call("read_trajectory", **groups, drain_id="d")["drained"] is True
+    assert sent(server) == {**groups, "drain_id": "d", "arrays": "binary"}
+    call("read_trajectory", trajectory_id="t", include_drained=True, arrays="json")
     assert sent(server) == {"trajectory_id": "t", "include_drained": True, "arrays": "json"}
+
+
+def test_each_draining_read_gets_a_drain_id_of_its_own(call: Caller, server: ControlStandIn) -> None:
+    for _ in range(2):
+        call("read_trajectory", session_id="s", drain=True)
+    first, second = (json.loads(request.content)["drain_id"] for request in server.seen)
+    assert first != second and len(first) == 32
+
+
+@pytest.mark.parametrize("name", ["read_trajectory", "trajectory_stats"])
+def test_a_read_whose_reply_is_lost_is_sent_again_as_it_was(
+    call: Caller, server: ControlStandIn, name: str
+) -> None:
+    server.losses = [httpx.ReadError("reset"), httpx.RemoteProtocolError("closed")]
+    kwargs = {"session_id": "s", "drain": True} if name == "read_trajectory" else {}
+    call(name, **kwargs)
+    assert len({request.content for request in server.seen}) == 1 and len(server.seen) == 3
+    assert call.slept == list(RETRY_DELAYS[:2])
+
+
+def test_a_draining_read_that_stays_lost_tells_its_drain_id(call: Caller, server: ControlStandIn) -> None:
+    server.losses = [httpx.ReadError("reset") for _ in range(len(RETRY_DELAYS) + 1)]
+    with pytest.raises(control_errors.ControlTransportError, match="drain_id='mine' gets what"):
+        call("read_trajectory", session_id="s", drain=True, drain_id="mine")
+    assert server.losses == []
+
+
+def test_statistics_and_live_sidecars(call: Caller) -> None:
+    assert call("trajectory_stats") == {"unread": 0}
+    assert call("live_sidecars") == {"sidecars": []}
+
+
+@pytest.mark.parametrize("kwargs", [{"session_id": "s", "drain_id": "d"}, {"session_id": "s", "run_id": "r"}])
+def test_fields_that_need_another_one_are_refused(call: Caller, kwargs: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="give "):
+        call("read_trajectory", **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +252,9 @@ IDEMPOTENT: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("discard_session", ("s1",), {}),
     ("view_session", ("s1",), {}),
     ("read_trajectory", (), {"session_id": "s1"}),
+    ("read_trajectory", (), {"session_id": "s1", "drain": True}),
+    ("trajectory_stats", (), {}),
+    ("live_sidecars", (), {}),
     ("pause_rollout", (), {}),
     ("resume_rollout", (), {}),
     ("pause_state", (), {}),
@@ -224,7 +264,9 @@ IDEMPOTENT: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "args", "kwargs"), IDEMPOTENT, ids=[name for name, _, _ in IDEMPOTENT])
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs"), IDEMPOTENT, ids=[f"{name}-{len(kwargs)}" for name, _, kwargs in IDEMPOTENT]
+)
 def test_idempotent_calls_are_repeated_after_failed_connects(
     call: Caller, server: ControlStandIn, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
@@ -235,16 +277,10 @@ def test_idempotent_calls_are_repeated_after_failed_connects(
     assert call.slept == list(RETRY_DELAYS[:2])
 
 
-@pytest.mark.parametrize(
-    ("name", "kwargs"),
-    [("open_session", {"instance_id": "task"}), ("read_trajectory", {"session_id": "s1", "drain": True})],
-)
-def test_other_calls_are_never_repeated(
-    call: Caller, server: ControlStandIn, name: str, kwargs: dict[str, Any]
-) -> None:
+def test_other_calls_are_never_repeated(call: Caller, server: ControlStandIn) -> None:
     server.refuse_connects = 1
     with pytest.raises(control_errors.ControlTransportError) as caught:
-        call(name, **kwargs)
+        call("open_session", instance_id="task")
     assert caught.value.code == "connect_failed" and caught.value.status is None
     assert server.connects == 1 and call.slept == []
 

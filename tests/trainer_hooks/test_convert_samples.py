@@ -200,6 +200,10 @@ def test_raw_rewards_of_the_metadata_win_in_the_logs_only() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"tokens": []}, "response_length is 2 with 0 tokens"),
+        ({"loss_mask": [1, 2]}, r"loss_mask\[1\] is 2; it must be 0 or 1"),
+        ({"loss_mask": [-1, 1]}, r"loss_mask\[0\] is -1"),
+        ({"loss_mask": [1, 0.5]}, r"loss_mask\[1\] is 0.5"),
         ({"loss_mask": [1]}, "loss_mask has 1 entries for response_length 2"),
         ({"response_length": 4, "loss_mask": [1] * 4}, "response_length is 4 with 4 tokens"),
         ({"response_length": 0, "loss_mask": []}, "response_length is 0"),
@@ -213,6 +217,33 @@ def test_a_sample_whose_lengths_disagree_is_named(changes: dict[str, Any], messa
     with pytest.raises(ConversionError, match=message) as error:
         convert_samples_to_train_data(make_args(global_batch_size=2), samples)
     assert "session_id=s1" in str(error.value)
+
+
+def test_masks_of_booleans_are_masks() -> None:
+    samples = flat_batch([Run(0, [2], 1.0), Run(0, [2], 0.0)])
+    samples[0].loss_mask = [True, False]
+    data = convert_samples_to_train_data(make_args(global_batch_size=2), samples)
+    assert data["loss_masks"] == [[1, 0], [1, 1]] and type(data["loss_masks"][0][0]) is int
+
+
+def test_a_sample_that_belongs_to_no_prompt_is_named() -> None:
+    samples = flat_batch([Run(0, [2], 1.0), Run(0, [2], 0.0)])
+    args = make_args(global_batch_size=2, rewards_normalization=False)
+    samples[1].metadata["instance_id"] = None
+    assert convert_samples_to_train_data(args, samples)["rollout_mask_sums"] == [2.0, 2.0], (
+        "its group is its prompt"
+    )
+    samples[1].group_index = None
+    with pytest.raises(
+        ConversionError, match=r"rollout_id=1 .*neither metadata\['instance_id'\] nor a group_index"
+    ):
+        convert_samples_to_train_data(args, samples)
+
+
+def test_arguments_under_which_training_goes_wrong_are_refused_whatever_the_reward_hook() -> None:
+    args = make_args(calculate_per_token_loss=True, custom_reward_post_process_path=f"{__name__}.doubled")
+    with pytest.raises(SettingError, match="--calculate-per-token-loss"):
+        convert_samples_to_train_data(args, flat_batch([Run(0, [1])] * 4))
 
 
 # Conditional keys --------------------------------------------------------------------------------------
@@ -268,17 +299,8 @@ def test_multimodal_inputs_may_be_mixed() -> None:
     assert data["multimodal_train_inputs"] == [None, {"pixels": 1}]
 
 
-def test_top_p_replay_needs_its_data_on_every_sample() -> None:
-    args = make_args(global_batch_size=2, rollout_top_p=0.9)
-    with pytest.raises(ConversionError, match=r"--rollout-top-p 1\.0"):
-        convert_samples_to_train_data(args, plain_batch())
-    data = convert_samples_to_train_data(
-        args, plain_batch(rollout_top_p_token_ids=[5, 6], rollout_top_p_token_offsets=[0, 2])
-    )
-    assert data["rollout_top_p_token_offsets"] == [[0, 2], [0, 2]]
-    with pytest.raises(ConversionError, match="rollout_top_p_token_offsets has 2 entries, the last 3"):
-        convert_samples_to_train_data(
-            args, plain_batch(rollout_top_p_token_ids=[5, 6], rollout_top_p_token_offsets=[0, 3])
-        )
+def test_top_p_sampling_is_refused_since_its_data_is_not_recorded() -> None:
+    with pytest.raises(SettingError, match=r"--rollout-top-p is 0\.9"):
+        convert_samples_to_train_data(make_args(global_batch_size=2, rollout_top_p=0.9), plain_batch())
     plain = convert_samples_to_train_data(make_args(global_batch_size=2), plain_batch(rollout_top_p_token_ids=[5]))
     assert "rollout_top_p_token_ids" not in plain

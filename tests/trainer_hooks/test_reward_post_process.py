@@ -11,7 +11,7 @@ import pytest
 from tests.trainer_hooks.batches import Run, flat_batch
 from tests.trainer_hooks.builders import make_template
 from tests.trainer_hooks.slime_stand_in import Sample, make_args
-from trainer_hooks.slime.errors import RewardError
+from trainer_hooks.slime.errors import RewardError, SettingError
 from trainer_hooks.slime.reward_post_process import reward_post_process
 
 
@@ -152,6 +152,28 @@ def test_more_than_one_anchor_is_an_error() -> None:
         reward_post_process(make_args(), samples)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("parent_traj_id", "another", r"parent_traj_id differs among its 2 samples: \['another', 's0'\]"),
+        ("instance_id", "another", "instance_id differs"),
+        ("segment_index", 1, "segment_index 1 occurs 2 times"),
+    ],
+)
+def test_samples_that_cannot_be_segments_of_one_run_are_an_error(name: str, value: Any, message: str) -> None:
+    samples = flat_batch([Run(0, [2, 2]), Run(0, [2], 0.0)])
+    samples[0].metadata[name] = value
+    with pytest.raises(RewardError, match=message):
+        reward_post_process(make_args(), samples)
+
+
+def test_one_run_in_two_groups_is_an_error() -> None:
+    samples = flat_batch([Run(0, [2, 2])])
+    samples[0].group_index = 5
+    with pytest.raises(RewardError, match=r"group_index differs among its 2 samples: \[5, 0\]"):
+        reward_post_process(make_args(), samples)
+
+
 @pytest.mark.parametrize("segments", [[2], [2, 2]])
 def test_no_anchor_is_an_error(segments: list[int]) -> None:
     samples = flat_batch([Run(0, segments)])
@@ -169,3 +191,8 @@ def test_normalising_without_a_group_index_is_an_error_not_a_batch_wide_group() 
 def test_samples_that_were_never_expanded_are_trajectories_of_their_own() -> None:
     samples = [make_template(i, 0, reward=float(i)) for i in range(2)]
     assert reward_post_process(make_args(grpo_std_normalization=False), samples)[1] == [-0.5, 0.5]
+
+
+def test_arguments_under_which_training_goes_wrong_are_refused() -> None:
+    with pytest.raises(SettingError, match="--log-passrate"):
+        reward_post_process(make_args(log_passrate=True), flat_batch([Run(0, [2])]))

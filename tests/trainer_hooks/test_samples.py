@@ -257,6 +257,7 @@ def test_write_sample_with_nothing_to_train_masks_the_last_token() -> None:
 def test_importing_the_samples_module_stays_light() -> None:
     code = (
         "import sys, trainer_hooks.slime.samples, trainer_hooks.slime.convert_samples, trainer_hooks.client\n"
+        "import trainer_hooks.slime.filters, trainer_hooks.slime.log_helpers\n"
         "heavy = {'mitmproxy', 'starlette', 'uvicorn', 'transformers', 'torch', 'slime', 'sqlalchemy', 'sidecar'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

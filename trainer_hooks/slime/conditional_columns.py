@@ -11,14 +11,14 @@ from typing import Any
 
 from trainer_hooks.slime.errors import ConversionError
 from trainer_hooks.slime.routed_experts import check_replay_rows, replay_enabled
-from trainer_hooks.slime.settings import arg
 from trainer_hooks.slime.trajectories import describe
 
 
 def conditional_columns(args: Any, samples: Sequence[Any]) -> dict[str, list[Any]]:
-    """Log-probs, top-p, routed experts, metadata, multimodal, teacher, round number and source columns.
+    """Log-probs, routed experts, metadata, multimodal, teacher, round number and source columns.
 
-    Conditions as in slime 0.3.1. Raises `ConversionError` on mixed presence, on a length that does not fit
+    Conditions as in slime 0.3.1; its top-p columns are not among them, since `check_args` refuses
+    `rollout_top_p`. Raises `ConversionError` on mixed presence, on a length that does not fit
     the sample, and where `args` asks for data that samples do not have.
     """
     columns: dict[str, list[Any]] = {}
@@ -38,8 +38,6 @@ def conditional_columns(args: Any, samples: Sequence[Any]) -> dict[str, list[Any
     # The one column that may be mixed: text-only samples of a multimodal batch hold None there.
     if any(sample.multimodal_train_inputs is not None for sample in samples):
         columns["multimodal_train_inputs"] = [sample.multimodal_train_inputs for sample in samples]
-    if arg(args, "rollout_top_p", 1.0) != 1.0:
-        columns |= _top_p_columns(args, samples)
     _check_lengths(columns, samples)
     _check_replay(args, columns, samples)
     return columns
@@ -59,27 +57,6 @@ def all_or_none(name: str, value_of: Callable[[Any], Any], samples: Sequence[Any
         f"({describe(samples[present])}) has it, samples[{missing[0]}] ({describe(samples[missing[0]])}) does "
         "not; set it on all or on none"
     )
-
-
-def _top_p_columns(args: Any, samples: Sequence[Any]) -> dict[str, list[Any]]:
-    columns = {}
-    for name in ("rollout_top_p_token_ids", "rollout_top_p_token_offsets"):
-        values = all_or_none(name, lambda s, name=name: getattr(s, name), samples)  # type: ignore[misc]
-        if values is None:
-            raise ConversionError(
-                f"rollout_top_p is {args.rollout_top_p} but no sample has {name}; use --rollout-top-p 1.0"
-            )
-        columns[name] = values
-    for i, sample in enumerate(samples):
-        offsets = columns["rollout_top_p_token_offsets"][i]
-        ids = columns["rollout_top_p_token_ids"][i]
-        if len(offsets) != sample.response_length + 1 or int(offsets[-1]) != len(ids):
-            raise ConversionError(
-                f"samples[{i}] ({describe(sample)}): rollout_top_p_token_offsets has {len(offsets)} entries, the "
-                f"last {int(offsets[-1])}; expected response_length + 1 = {sample.response_length + 1} entries "
-                f"that end in len(rollout_top_p_token_ids) = {len(ids)}"
-            )
-    return columns
 
 
 def _check_lengths(columns: dict[str, list[Any]], samples: Sequence[Any]) -> None:

@@ -8,29 +8,23 @@ conversion is replaced, so this hook calls it.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
-from trainer_hooks.slime.aborted_sample import prompt_identity
+from trainer_hooks.slime.check_args import check_args
 from trainer_hooks.slime.conditional_columns import conditional_columns
-from trainer_hooks.slime.denominators import (
-    Denominators,
-    Scope,
-    optimizer_steps,
-    prompt_equal_denominators,
-    trajectory_denominators,
-)
-from trainer_hooks.slime.errors import ConversionError, SettingError
+from trainer_hooks.slime.denominators import Denominators, optimizer_steps
+from trainer_hooks.slime.errors import ConversionError
+from trainer_hooks.slime.final_masks import final_masks
+from trainer_hooks.slime.loss_denominators import loss_denominators
 from trainer_hooks.slime.reward_post_process import reward_post_process
-from trainer_hooks.slime.settings import arg, choice_setting
-from trainer_hooks.slime.trajectories import describe, fill_rollout_ids, group_trajectories
+from trainer_hooks.slime.settings import arg
+from trainer_hooks.slime.slime_modules import load_path
+from trainer_hooks.slime.trajectories import describe, fill_rollout_ids
 
 logger = logging.getLogger(__name__)
-
-PROMPT_EQUAL_ESTIMATORS = frozenset({"grpo", "reinforce_plus_plus_baseline"})
 
 
 def convert_samples_to_train_data(args: Any, samples: Sequence[Any]) -> dict[str, list[Any]]:
@@ -39,8 +33,9 @@ def convert_samples_to_train_data(args: Any, samples: Sequence[Any]) -> dict[str
     Always `tokens`, `response_lengths`, `rewards` (processed), `raw_reward`, `truncated`, `sample_indices`,
     `rollout_ids`, `loss_masks`, `rollout_mask_sums`; under their conditions those of `conditional_columns`.
     Under `reinforce_plus_plus`, which fails on fully masked samples, those are left out. Raises
-    `ConversionError`.
+    `ConversionError`, and `SettingError` where `args` would train the wrong thing.
     """
+    check_args(args)
     if not samples:
         raise ConversionError("samples is empty; a rollout must return at least global_batch_size trajectories")
     raw, processed = _rewards(args, samples)
@@ -60,6 +55,8 @@ def convert_samples_to_train_data(args: Any, samples: Sequence[Any]) -> dict[str
             "look at why the rollouts were aborted"
         )
     _report_dropped(args, samples, rollout_ids)
+    denominators = loss_denominators(args, samples, masks, rollout_ids)
+    _report_clamped(denominators, len(samples))
     return {
         "tokens": [sample.tokens for sample in samples],
         "response_lengths": [sample.response_length for sample in samples],
@@ -69,42 +66,14 @@ def convert_samples_to_train_data(args: Any, samples: Sequence[Any]) -> dict[str
         "sample_indices": [sample.index for sample in samples],
         "rollout_ids": rollout_ids,
         "loss_masks": masks,
-        "rollout_mask_sums": _denominators(args, samples, masks, rollout_ids),
+        "rollout_mask_sums": denominators.values,
         **conditional_columns(args, samples),
     }
 
 
-def final_masks(samples: Sequence[Any]) -> list[list[int]]:
-    """The masks that train, each of shape [response_length]: all ones without a mask, all zeros where removed.
-
-    A removed anchor removes its whole trajectory. Raises `ConversionError` where a mask does not fit, or no
-    prompt token precedes the response.
-    """
-    removed = {i for i, sample in enumerate(samples) if sample.remove_sample}
-    for trajectory in group_trajectories(samples):
-        if trajectory.anchor in removed:
-            removed.update(trajectory.members)
-    masks = []
-    for i, sample in enumerate(samples):
-        mask = [1] * sample.response_length if sample.loss_mask is None else sample.loss_mask
-        where = f"samples[{i}] ({describe(sample)})"
-        if len(mask) != sample.response_length:
-            raise ConversionError(
-                f"{where}: loss_mask has {len(mask)} entries for response_length {sample.response_length}; "
-                "they must agree"
-            )
-        if not 0 < sample.response_length < len(sample.tokens):
-            raise ConversionError(
-                f"{where}: response_length is {sample.response_length} with {len(sample.tokens)} tokens; slime "
-                "needs at least one response token and one prompt token"
-            )
-        masks.append([0] * len(mask) if i in removed else list(mask))
-    return masks
-
-
 def _rewards(args: Any, samples: Sequence[Any]) -> tuple[list[Any], list[float]]:
     path = arg(args, "custom_reward_post_process_path")
-    post_process = _load(path) if path else reward_post_process
+    post_process = load_path(path, "custom_reward_post_process_path") if path else reward_post_process
     raw, processed = post_process(args, samples)
     raw, processed = list(raw), [float(value) for value in processed]
     if not len(raw) == len(processed) == len(samples):
@@ -118,18 +87,6 @@ def _rewards(args: Any, samples: Sequence[Any]) -> tuple[list[Any], list[float]]
                 f"the processed reward of samples[{i}] ({describe(samples[i])}) is {value}; it must be finite"
             )
     return raw, processed
-
-
-def _load(path: str) -> Callable[[Any, Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]:
-    module, _, name = path.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SettingError(
-            f"custom_reward_post_process_path is {path!r}, which cannot be imported: {error}; "
-            "it must be package.module.function"
-        ) from error
-    return cast(Callable[[Any, Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]], found)
 
 
 def _logged_rewards(samples: Sequence[Any], raw: list[Any]) -> list[Any]:
@@ -148,24 +105,6 @@ def _report_dropped(args: Any, samples: Sequence[Any], rollout_ids: Sequence[int
             args.global_batch_size,
             describe(samples[dropped[0]]),
         )
-
-
-def _denominators(
-    args: Any, samples: Sequence[Any], masks: Sequence[Sequence[int]], rollout_ids: Sequence[int]
-) -> list[float]:
-    mask_sums = [sum(mask) for mask in masks]
-    if args.advantage_estimator in PROMPT_EQUAL_ESTIMATORS:
-        found = prompt_equal_denominators(
-            mask_sums,
-            [prompt_identity(sample) for sample in samples],
-            rollout_ids,
-            global_batch_size=args.global_batch_size,
-            scope=cast(Scope, choice_setting(args, "TITO_PROMPT_EQUAL_SCOPE", ("step", "batch"), "step")),
-        )
-    else:
-        found = trajectory_denominators(mask_sums, rollout_ids)
-    _report_clamped(found, len(samples))
-    return found.values
 
 
 def _report_clamped(found: Denominators, total: int) -> None:

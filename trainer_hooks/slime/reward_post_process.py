@@ -12,6 +12,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from trainer_hooks.slime.check_args import check_args
 from trainer_hooks.slime.errors import RewardError
 from trainer_hooks.slime.group_baseline import GROUP_BASELINE_ESTIMATORS, STD_ESTIMATORS, centred
 from trainer_hooks.slime.reward_value import finite_reward
@@ -27,8 +28,10 @@ def reward_post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float],
     `raw` is the terminal reward on anchors (0.0 where it is missing or not finite) and 0.0 elsewhere.
     `processed` is the anchor's advantage on every sample of its trajectory: centred by the group of equal
     `group_index` where the estimator asks for it, else the raw reward; 0.0 on dead trajectories. A trajectory
-    is dead if its anchor is removed, or has no finite reward (counted and logged). Raises `RewardError`.
+    is dead if its anchor is removed, or has no finite reward (counted and logged). Raises `RewardError`, and
+    `SettingError` where `args` would train the wrong thing.
     """
+    check_args(args)
     trajectories = group_trajectories(samples)
     rewards = {t.anchor: finite_reward(samples[t.anchor], args) for t in trajectories}
     live = _retire_dead(samples, trajectories, rewards)

@@ -6,6 +6,7 @@ sibling, may share are replaced and never modified. Not thread-safe per sample; 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from trainer_hooks.slime.versions import VERSION_KEYS
@@ -20,6 +21,7 @@ STALE_KEYS = (
     "instance_id",
     "is_anchor",
     "abort_reason",
+    "untrainable_tokens",
     "last_failed_session_id",
     "retry_count",
     "raw_reward",
@@ -36,6 +38,12 @@ def status_named(sample: Any, name: str) -> Any:
 def metadata_without(sample: Any, keys: tuple[str, ...]) -> dict[str, Any]:
     """A new dict: the sample's metadata (None counts as empty) less `keys`."""
     return {key: value for key, value in (sample.metadata or {}).items() if key not in keys}
+
+
+def untrainable_metadata(anchor: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"untrainable_tokens": {reason: tokens}}` of the whole session, where its anchor segment tells any."""
+    counts = (anchor.get("extra_info") or {}).get("untrainable_tokens")
+    return {"untrainable_tokens": dict(counts)} if counts else {}
 
 
 def set_training_fields(

@@ -16,7 +16,13 @@ from trainer_hooks.slime.aborted_sample import abort_session, mark_aborted_no_gr
 from trainer_hooks.slime.errors import SegmentError
 from trainer_hooks.slime.reward_value import terminal_reward, zero_reward
 from trainer_hooks.slime.routed_experts import segment_experts
-from trainer_hooks.slime.sample_fields import STALE_KEYS, WRITTEN_KEYS, metadata_without, set_training_fields
+from trainer_hooks.slime.sample_fields import (
+    STALE_KEYS,
+    WRITTEN_KEYS,
+    metadata_without,
+    set_training_fields,
+    untrainable_metadata,
+)
 from trainer_hooks.slime.segment_arrays import Segment, SegmentArrays, read_segment, required
 from trainer_hooks.slime.session_segments import read_session
 from trainer_hooks.slime.settings import token_cap
@@ -38,6 +44,7 @@ def expand_segments_to_samples(template: Any, segments: Sequence[Segment], *, ar
         raise SegmentError("template.index is None; it becomes the rollout_id that all segments share")
     cap = token_cap(args)
     arrays = [read_segment(segment, cap) for segment in session.ordered]
+    anchor = session.ordered[-1]
     if not any(each.trainable for each in arrays):
         dead = abort_session(
             template,
@@ -46,8 +53,8 @@ def expand_segments_to_samples(template: Any, segments: Sequence[Segment], *, ar
             args=args,
             reason="nothing_trainable",
         )
+        dead.metadata |= untrainable_metadata(anchor)
         return [dead]
-    anchor = session.ordered[-1]
     samples = []
     for segment, each in zip(session.ordered, arrays, strict=True):
         if not each.trainable and segment is not anchor:
@@ -63,6 +70,8 @@ def expand_segments_to_samples(template: Any, segments: Sequence[Segment], *, ar
             "segment_index": segment["segment_index"],
             "is_anchor": segment is anchor,
         }
+        if segment is anchor:
+            sample.metadata |= untrainable_metadata(anchor)
         samples.append(sample)
     return samples
 

@@ -6,7 +6,7 @@ least one context token precedes the first trained one. Pure functions on immuta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer_hooks.slime.errors import SegmentError
+from trainer_hooks.token_versions import CONTEXT_VERSION as CONTEXT_VERSION
+from trainer_hooks.token_versions import TokenVersions
 
 Segment = Mapping[str, Any]
-
-CONTEXT_VERSION = "-1"
-"""Version of every token that no policy sampled."""
+"""Its arrays may be lists or numpy arrays."""
 
 UNKNOWN_VERSION = "unknown"
 """Version of a sampled token whose weights the engine did not name, or with recording off."""
@@ -32,7 +32,7 @@ class SegmentArrays:
     loss_mask: npt.NDArray[np.int64]
     """0 or 1, as the sidecar stored it: before any version masking."""
     logprobs: npt.NDArray[np.float64]
-    versions: list[str] | None
+    versions: TokenVersions | None
     """None where the segment carries no versions."""
     full_length: int
     """Tokens before the cap."""
@@ -62,7 +62,7 @@ def read_segment(segment: Segment, max_tokens: int | None) -> SegmentArrays:
     versions = segment.get("full_versions")
     lengths = {"full_loss_mask": len(loss_mask), "full_logprobs": len(logprobs)}
     if versions is not None:
-        versions = list(versions)
+        versions = TokenVersions.of(versions)
         lengths["full_versions"] = len(versions)
     for name, length in lengths.items():
         if length != len(tokens):
@@ -91,7 +91,7 @@ def required(segment: Segment, name: str, where: str) -> Any:
 def _check_trained_tokens(
     loss_mask: npt.NDArray[np.int64],
     logprobs: npt.NDArray[np.float64],
-    versions: Sequence[str] | None,
+    versions: TokenVersions | None,
     where: str,
 ) -> None:
     # Also on untrained tokens: slime multiplies by the mask, and NaN * 0 is NaN.
@@ -107,12 +107,13 @@ def _check_trained_tokens(
         )
     if versions is None:
         return
-    for i in np.flatnonzero(loss_mask).tolist():
-        if versions[i] == CONTEXT_VERSION:
-            raise SegmentError(
-                f"{where}: full_versions[{i}] is {CONTEXT_VERSION!r} (context) but full_loss_mask[{i}] is 1; "
-                "only sampled tokens may train"
-            )
+    wrong = versions.mask(CONTEXT_VERSION) & (loss_mask == 1)
+    if wrong.any():
+        i = int(wrong.argmax())
+        raise SegmentError(
+            f"{where}: full_versions[{i}] is {CONTEXT_VERSION!r} (context) but full_loss_mask[{i}] is 1; "
+            "only sampled tokens may train"
+        )
 
 
 def _token_array(value: Any, where: str) -> npt.NDArray[np.int64]:

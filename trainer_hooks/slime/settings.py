@@ -7,11 +7,14 @@ flags it does not know. Functions without state; safe from any thread.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from trainer_hooks.slime.errors import SettingError
+
+_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
 def arg(args: Any, name: str, default: Any = None) -> Any:
@@ -26,6 +29,52 @@ def choice_setting(args: Any, name: str, choices: Sequence[str], default: str) -
     if value not in choices:
         raise SettingError(f"{name} is {value!r}: set it to one of {', '.join(choices)}")
     return str(value)
+
+
+def text_setting(args: Any, name: str, default: str | None = None) -> str | None:
+    """The setting `name` as text, or `default` where it is unset or empty. Raises `SettingError`."""
+    value = os.environ.get(name) or arg(args, name.lower())
+    if value is None or value == "":
+        return default
+    if isinstance(value, (list, dict)):
+        raise SettingError(f"{name} is {value!r}: it must be text")
+    return str(value)
+
+
+def list_setting(args: Any, name: str, default: Sequence[str] = ()) -> list[str]:
+    """The setting `name` as a list: a comma list in the variable, a comma list or a list in YAML."""
+    value = os.environ.get(name) or arg(args, name.lower())
+    if value is None or value == "":
+        return list(default)
+    parts = value if isinstance(value, (list, tuple)) else str(value).split(",")
+    return [str(part).strip() for part in parts if str(part).strip()]
+
+
+def number_setting(
+    args: Any, name: str, default: float, *, least: float = 0.0, most: float = math.inf, whole: bool = False
+) -> float:
+    """The setting `name` as a finite number within [least, most]. Raises `SettingError`."""
+    value = os.environ.get(name) or arg(args, name.lower(), default)
+    try:
+        number = float("nan") if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not math.isfinite(number) or not least <= number <= most or (whole and number != int(number)):
+        kind = "a whole number" if whole else "a number"
+        bounds = f"of at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
+        raise SettingError(f"{name} is {value!r}: it must be {kind} {bounds}")
+    return number
+
+
+def flag_setting(args: Any, name: str, default: bool) -> bool:
+    """The setting `name`: 1, true, yes, on or 0, false, no, off. Raises `SettingError`."""
+    value = os.environ.get(name) or arg(args, name.lower(), default)
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    if word not in _WORDS:
+        raise SettingError(f"{name} is {value!r}: set it to 1 or 0")
+    return _WORDS[word]
 
 
 def token_cap(args: Any) -> int | None:

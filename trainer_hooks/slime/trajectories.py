@@ -22,14 +22,24 @@ class Trajectory:
 
 
 def group_trajectories(samples: Sequence[Any]) -> list[Trajectory]:
-    """Trajectories in order of their first sample. Raises `RewardError` unless each has one anchor.
+    """Trajectories in order of their first sample.
 
-    A sample that was never expanded (no `is_anchor` in its metadata) and is alone is its own anchor.
+    A sample that was never expanded (no `is_anchor` in its metadata) and is alone is its own anchor. Raises
+    `RewardError` unless each trajectory has one anchor, and its samples are segments of one session, each once.
     """
     members: dict[Hashable, list[int]] = {}
     for position, sample in enumerate(samples):
         members.setdefault(trajectory_key(sample, position), []).append(position)
+    for found in members.values():
+        _check_one_session([samples[position] for position in found])
     return [Trajectory(tuple(found), _anchor(samples, found)) for found in members.values()]
+
+
+def flatten(samples: Any) -> list[Any]:
+    """The samples of nested lists of any shape, in their order: fan-out may stand beside single samples."""
+    if not isinstance(samples, (list, tuple)):
+        return [samples]
+    return [sample for inner in samples for sample in flatten(inner)]
 
 
 def trajectory_key(sample: Any, position: int) -> Hashable:
@@ -70,6 +80,27 @@ def describe(sample: Any) -> str:
         f"rollout_id={sample.rollout_id} group_index={sample.group_index} "
         f"session_id={metadata.get('parent_traj_id')} instance_id={metadata.get('instance_id')}"
     )
+
+
+def _check_one_session(members: Sequence[Any]) -> None:
+    """Two runs under one rollout id would train as one; a segment that is there twice would train twice."""
+    if len(members) == 1:
+        return
+    values: dict[str, list[Any]] = {"group_index": [sample.group_index for sample in members]}
+    for name in ("parent_traj_id", "instance_id", "segment_index"):
+        values[name] = [(sample.metadata or {}).get(name) for sample in members]
+    for name in ("group_index", "parent_traj_id", "instance_id"):
+        if any(value != values[name][0] for value in values[name]):
+            raise RewardError(
+                f"trajectory {describe(members[0])}: {name} differs among its {len(members)} samples: "
+                f"{list(dict.fromkeys(values[name]))}; every run needs a rollout_id of its own"
+            )
+    for index in values["segment_index"]:
+        if index is not None and values["segment_index"].count(index) > 1:
+            raise RewardError(
+                f"trajectory {describe(members[0])}: segment_index {index} occurs "
+                f"{values['segment_index'].count(index)} times, and would train as often; pass each segment once"
+            )
 
 
 def _anchor(samples: Sequence[Any], members: Sequence[int]) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer_hooks.slime.errors import SegmentError
-from trainer_hooks.slime.segment_arrays import CONTEXT_VERSION, UNKNOWN_VERSION, SegmentArrays
+from trainer_hooks.slime.segment_arrays import UNKNOWN_VERSION, SegmentArrays
 
 VERSION_KEYS = (
     "full_versions",
@@ -32,25 +32,7 @@ def trained_versions(arrays: SegmentArrays) -> list[str]:
 
     `unknown` (recording off) counts as one version: what cannot be told apart is not claimed to differ.
     """
-    if arrays.versions is None:
-        return []
-    return list(dict.fromkeys(arrays.versions[i] for i in np.flatnonzero(arrays.loss_mask).tolist()))
-
-
-def version_spans(versions: list[str]) -> list[dict[str, Any]]:
-    """Maximal runs of sampled tokens of one version: `[{start, end, version}]`, end exclusive.
-
-    Indices are into the sample's `tokens`. Context belongs to no version and gets no span.
-    """
-    spans: list[dict[str, Any]] = []
-    for i, version in enumerate(versions):
-        if version == CONTEXT_VERSION:
-            continue
-        if spans and spans[-1]["end"] == i and spans[-1]["version"] == version:
-            spans[-1]["end"] = i + 1
-        else:
-            spans.append({"start": i, "end": i + 1, "version": version})
-    return spans
+    return [] if arrays.versions is None else arrays.versions.among(arrays.loss_mask == 1)
 
 
 def version_metadata(arrays: SegmentArrays) -> dict[str, Any]:
@@ -61,13 +43,10 @@ def version_metadata(arrays: SegmentArrays) -> dict[str, Any]:
     """
     if arrays.versions is None:
         return {}
-    trained = np.flatnonzero(arrays.loss_mask).tolist()
-    start = arrays.versions[trained[0]] if trained else None
-    end = arrays.versions[trained[-1]] if trained else None
-    metadata: dict[str, Any] = {
-        "full_versions": list(arrays.versions),
-        "version_spans": version_spans(arrays.versions),
-    }
+    trained = np.flatnonzero(arrays.loss_mask)
+    start = arrays.versions[int(trained[0])] if len(trained) else None
+    end = arrays.versions[int(trained[-1])] if len(trained) else None
+    metadata: dict[str, Any] = {"full_versions": list(arrays.versions), "version_spans": arrays.versions.spans}
     for prefix in ("", "dressage_"):
         metadata[f"{prefix}start_token_version"] = start
         metadata[f"{prefix}end_token_version"] = end
@@ -82,14 +61,11 @@ def mask_nonlast_versions(arrays: SegmentArrays) -> npt.NDArray[np.int64]:
     Last by position and within the cap; only for `arrays` that are trainable. Raises `SegmentError` where
     versions were not recorded.
     """
-    trained = np.flatnonzero(arrays.loss_mask)
-    if arrays.versions is None or any(arrays.versions[i] == UNKNOWN_VERSION for i in trained.tolist()):
+    if arrays.versions is None or UNKNOWN_VERSION in trained_versions(arrays):
         raise SegmentError(
             "mask_nonlast_version_tokens is set but full_versions does not name the version of every "
             "trained token; start the sidecar with --record-token-versions, or without "
             "--mask-nonlast-version-tokens"
         )
-    last = arrays.versions[int(trained[-1])]
-    mask = np.zeros_like(arrays.loss_mask)
-    mask[[i for i in trained.tolist() if arrays.versions[i] == last]] = 1
-    return mask
+    last = arrays.versions[int(np.flatnonzero(arrays.loss_mask)[-1])]
+    return arrays.loss_mask * arrays.versions.mask(last)
