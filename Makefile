@@ -1,11 +1,12 @@
 # make demo   the whole product on this machine, without a GPU
 # make test   style, types and every test
 # make test-engine   the tests of tests/engine in front of a real SGLang on this machine's CPU (2.8 GB, once)
-# make bench  what a turn and an event of a stream cost, beside the floor of the work itself (benchmarks/README.md)
+# make test-recovery   200 sidecars killed at random moments under load
+# make bench  what turns, streams, stored steps and reads cost, beside floors in the same run (benchmarks/README.md)
 # make soak   ten minutes of conversations with a pause every twenty seconds
 # All make .venv first, from nothing but Python >= 3.12 and a package index.
 
-.PHONY: help demo test test-engine bench soak lint format clean
+.PHONY: help demo test test-recovery test-engine bench soak lint format clean
 .DEFAULT_GOAL := help
 
 # The newest fitting interpreter; pyenv and uv honour .python-version when asked for plain python3.
@@ -16,7 +17,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 
 help:
-	@sed -n 's/^# //p' Makefile | head -5
+	@sed -n 's/^# //p' Makefile | head -6
 
 demo: $(READY)
 	$(VENV)/bin/tito-sidecar demo
@@ -31,9 +32,14 @@ bench: $(READY)
 	$(VENV)/bin/python -m benchmarks.turn_cost $(BENCH_ARGS)
 	$(VENV)/bin/python -m benchmarks.streams
 	$(VENV)/bin/python -m benchmarks.streams --cumulative
+	$(VENV)/bin/python -m benchmarks.store
+	$(VENV)/bin/python -m benchmarks.read_cost
 
 soak: $(READY)
 	$(VENV)/bin/python -m benchmarks.soak $(SOAK_ARGS)
+
+test-recovery: $(READY)
+	TITO_KILLS=200 $(VENV)/bin/pytest tests/recovery $(PYTEST_ARGS)
 
 test-engine: $(READY)
 	$(VENV)/bin/pytest tests/engine -m real_engine $(PYTEST_ARGS)

@@ -76,7 +76,7 @@ async def settle(control: AsyncControlClient, session_id: str, tokens: int, book
     await control.finalize_session(session_id, reward=1.0)
     read = await control.read_trajectory(session_id=session_id)
     masks = [segment["full_loss_mask"] for segment in read["data"]]
-    trained = sum(map(sum, masks))
+    trained = int(sum(map(sum, masks)))
     if trained != tokens:
         raise LostTokens(f"{session_id}: {trained} tokens train and its agent got {tokens}")
     for segment in read["data"]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import secrets
 import time
 from contextlib import AsyncExitStack
+from dataclasses import asdict
 
 from adapters.engines.base import EngineError, EngineInfo, EngineRefusal
 from adapters.engines.routed_experts import ExpertShape
@@ -19,7 +19,9 @@ from sidecar.config import Settings, SettingsError, is_loopback
 from sidecar.control.app import build_control, build_probes
 from sidecar.control.rollout import RolloutRoutes
 from sidecar.control.sessions import SessionRoutes
+from sidecar.control.sidecars import SidecarRoutes
 from sidecar.control.status import StatusRoutes
+from sidecar.control.trajectories import TrajectoryRoutes
 from sidecar.gateway.app import build_gateway
 from sidecar.gateway.chat import ChatCompletions
 from sidecar.gateway.exchange import Pace
@@ -32,18 +34,17 @@ from sidecar.generation.transport import EngineTransport
 from sidecar.generation.workers import Workers
 from sidecar.interception import Interception
 from sidecar.model_files import lasting_name, read_config, read_model
+from sidecar.policies import modes_of, policy_of
+from sidecar.replicas.addresses import shared_url
+from sidecar.replicas.membership import Membership
 from sidecar.routing_replay import replay_shape
 from sidecar.secrets_files import private_dir, secret_file
 from sidecar.sessions.admission import Admission
-from sidecar.sessions.policy import Policy
 from sidecar.sessions.registry import Registry
+from sidecar.sessions.retention import Retention, RetentionRules
 from sidecar.store import open_store
 from sidecar.store.protocol import Store
-from sidecar.tito.fingerprint import MatchRules
 from sidecar.tito.model import Model, build_model
-from sidecar.tito.modes import BuildModes
-from sidecar.tito.segments import TrainingRules
-from sidecar.tito.version_rules import VersionRules
 from sidecar.web.listener import Listener
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,8 @@ class Sidecar:
         self.registry: Registry
         self.controller: Controller
         self.pauses: Pauses
+        self.members: Membership
+        self.retention: Retention
         self.model: Model
         self.experts: ExpertShape | None = None
         self._stack = AsyncExitStack()
@@ -98,6 +101,7 @@ class Sidecar:
         """What keeps the sidecar from serving; empty when it is ready."""
         found = [listener.problem for listener in self._listeners]
         found.append(self._store_problem())
+        found.append(self.members.problem and f"the lease cannot be renewed: {self.members.problem}")
         found.append(self.interception.problem if self.interception is not None else None)
         found.append("the sidecar is shutting down" if self.registry.stopping else None)
         return [problem for problem in found if problem is not None]
@@ -112,7 +116,9 @@ class Sidecar:
         self.control_token = settings.control_token or secret_file(settings.state_dir / "control-token")
         secret = (settings.session_secret or secret_file(settings.state_dir / "session-secret")).encode()
         assert settings.store is not None
-        self._store = open_store(settings.store)
+        self._store = open_store(settings.store, timeout=settings.store_timeout)
+        self.members = Membership(self._store, settings.store, settings.state_dir, secret, settings.lease_seconds)
+        self._stack.push_async_callback(self.members.stop)  # after the store has written what is queued
         await self._store.start()
         self._stack.push_async_callback(self._store.close)
         transport = EngineTransport(
@@ -121,9 +127,8 @@ class Sidecar:
         self._workers = transport.workers
         await transport.start()
         self._stack.push_async_callback(transport.close)
-        self.pauses = Pauses(self._store, settings.pause_lease_seconds)
-        self._stack.callback(self.pauses.gate.close)
-        await self.pauses.restore()
+        self.pauses = Pauses(self._store, settings.pause_lease_seconds, self.members.claims.sidecar_id)
+        self._stack.callback(self.pauses.close)
         self.controller = Controller(
             transport,
             self.pauses.gate,
@@ -144,8 +149,14 @@ class Sidecar:
         name = settings.tokenizer or engine.info.tokenizer_path or ""
         config = await asyncio.to_thread(read_config, name) if settings.use_rollout_routing_replay else {}
         self.experts = replay_shape(settings, engine.info, config)
-        self.registry = Registry(self._store, self.controller, self.model, self._policy())
+        self.registry = Registry(
+            self._store, self.members.claims, self.controller, self.model, policy_of(settings, self.experts)
+        )
+        rules = RetentionRules(settings.retention, settings.session_timeout, settings.tombstones)
+        self.retention = Retention(self._store, self.registry, rules, self.members.claims.sidecar_id)
         await self._listen(engine, window, secret)
+        self.retention.start()
+        self._stack.push_async_callback(self.retention.stop)
 
     async def _ask_engine(self, transport: EngineTransport) -> EngineInfo | None:
         """What the engine says of itself; waits for an engine that still starts if nothing else tells."""
@@ -216,7 +227,8 @@ class Sidecar:
         intercept_secret = secrets.token_urlsafe(32)
         chat = ChatCompletions(
             registry=self.registry,
-            admission=Admission(self.model, self.controller, self._policy(), window),
+            forwarding=self.members.forwarding,
+            admission=Admission(self.model, self.controller, policy_of(settings, self.experts), window),
             model=self.model,
             identity=identity,
             pace=Pace(settings.heartbeat_interval, settings.slow_reader, settings.json_keepalive == "on"),
@@ -224,33 +236,51 @@ class Sidecar:
             intercept_secret=intercept_secret,
         )
         gateway_app = build_gateway(chat, Models(engine, identity, int(time.time())))
-        self.gateway = await self._serve(Listener(gateway_app, settings.listen, "--listen"))
+        self.gateway = self._bound(Listener(gateway_app, settings.listen, "--listen"))
         base_url = (settings.advertise_url or self.gateway.url).rstrip("/")
         status = StatusRoutes(
             self.problems,
             engine,
             self.pauses,
             self.model,
-            self._modes(),
+            modes_of(settings),
             self.controller.parsing,
             self.experts is not None,
+            self.settings.context_window,
         )
         control_app = build_control(
             self.control_token,
-            SessionRoutes(self.registry, base_url, secret),
+            SessionRoutes(self.registry, self.members.forwarding, base_url, secret),
+            SidecarRoutes(self.members.claims),
+            TrajectoryRoutes(
+                self._store, lambda: asdict(self.retention.totals), lambda: self.registry.memory.under_way()
+            ),
             RolloutRoutes(self.pauses, self.controller, engine, self._workers),
             status,
         )
-        self.control = await self._serve(Listener(control_app, settings.control_listen, "--control-listen"))
+        self.control = self._bound(Listener(control_app, settings.control_listen, "--control-listen"))
+        await self._join()
+        await self.gateway.start()
+        await self.control.start()
         if settings.health_listen is not None:
-            await self._serve(Listener(build_probes(status), settings.health_listen, "--health-listen"))
+            await self._bound(Listener(build_probes(status), settings.health_listen, "--health-listen")).start()
         if settings.intercept:
             self.interception = Interception(settings, self.gateway.local_address, intercept_secret)
             await self.interception.start()
             self._stack.push_async_callback(self.interception.stop)
 
-    async def _serve(self, listener: Listener) -> Listener:
-        await listener.start()
+    async def _join(self) -> None:
+        """Register first, read pauses second: a trainer that pauses all sidecars misses none that serves."""
+        settings = self.settings
+        await self.members.register(
+            shared_url(self.gateway, settings.advertise_url),
+            shared_url(self.control, settings.advertise_control_url, settings.advertise_url),
+            self.registry.compare,
+        )
+        await self.pauses.restore(self.members.predecessor)
+
+    def _bound(self, listener: Listener) -> Listener:
+        listener.bind()
         self._listeners.append(listener)
         self._stack.push_async_callback(listener.stop)
         return listener
@@ -260,26 +290,3 @@ class Sidecar:
         if is_loopback(self.settings.listen) and self.settings.session_secret is None:
             return f"process-{secrets.token_hex(8)}"
         return None
-
-    def _modes(self) -> BuildModes:
-        return BuildModes(self.settings.token_build_mode, self.settings.history_thinking)
-
-    def _policy(self) -> Policy:
-        settings = self.settings
-        return Policy(
-            modes=self._modes(),
-            rules=MatchRules(
-                exact=settings.match == "exact", volatile=tuple(map(re.compile, settings.volatile_pattern))
-            ),
-            max_output_tokens=settings.max_output_tokens,
-            sampling_pin=settings.sampling_pin,
-            training=TrainingRules(
-                drop_rejected=settings.drop_rejected,
-                versions=VersionRules(settings.mask_nonlast_version_tokens, settings.max_version_span),
-            ),
-            partial_rollout=settings.partial_rollout,
-            train_off_policy_sampling=settings.train_off_policy_sampling,
-            experts=self.experts,
-            overflow_status=settings.overflow_status,
-            retry_window=settings.retry_window,
-        )

@@ -1,4 +1,4 @@
-"""The command line: `tito-sidecar serve | demo | engine | check-template | sessions`.
+"""The command line: `tito-sidecar serve | demo | engine | check-template | sessions | export`.
 
 Wrong settings are one line each and exit code 2.
 """
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from sidecar.config import SettingsError, default_state_dir, load_settings, split_address
+from sidecar.export.command import export
 from sidecar.flags import with_settings_flags
 from sidecar.session_tools.commands import sessions
 
@@ -26,6 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(sessions, name="sessions")
+app.command("export")(export)
 _errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -128,12 +130,14 @@ def _complain(text: str) -> None:
 
 def _expected(error: Exception) -> bool:
     """Errors whose text tells a user what to do; all others are bugs and keep their traceback."""
+    from sidecar.export.errors import ExportError
     from sidecar.intercept.certificate import AuthorityError
     from sidecar.local_engine import EngineExtraError, LlamaError, ModelFileError
     from sidecar.model_files import ModelFilesError
     from sidecar.store.protocol import StoreError
     from sidecar.tito.errors import TitoError
     from sidecar.web.listener import ListenError
+    from trainer_hooks.control_errors import ControlError
 
     kinds: tuple[type[Exception], ...] = (
         SettingsError,
@@ -143,8 +147,10 @@ def _expected(error: Exception) -> bool:
         LlamaError,
         ModelFileError,
         StoreError,
+        ExportError,
         TitoError,
         ListenError,
+        ControlError,
         PermissionError,
     )
     if isinstance(error, kinds):

@@ -23,6 +23,8 @@ from adapters.models.selection import REASONING_PARSERS, TOOL_CALL_PARSERS, chec
 from adapters.models.templates import TEMPLATE_NAMES
 from sidecar.generation.sampling import check_pin
 from sidecar.setting_values import (
+    Duration,
+    DurationOrOff,
     Patterns,
     Size,
     Words,
@@ -73,7 +75,15 @@ class Settings(BaseSettings):
         ["api.openai.com", "api.anthropic.com"], description="hosts answered by the engine; others are refused"
     )
     ca_dir: Path | None = Field(None, description="interception CA (default: <state-dir>/ca)")
-    store: str | None = Field(None, description="sqlite:///PATH (default: <state-dir>/tito.db)")
+    store: str | None = Field(
+        None, description="sqlite:///PATH or postgresql://... (docs/store.md; default: <state-dir>/tito.db)"
+    )
+    store_timeout: float = Field(10, gt=0, description="how long a write waits for a server that cannot be reached")
+    retention: DurationOrOff = Field(
+        86400, gt=0, description="how long a session is kept after it was drained, finalized or last used, or off"
+    )
+    session_timeout: Duration = Field(3600, gt=0, description="an unused session leaves memory, not the store")
+    tombstones: Duration = Field(7 * 86400, ge=0, description="how long calls of a session that is gone get a 409")
     state_dir: Path = Field(default_factory=default_state_dir, description="tokens, CA and the default store")
     token_build_mode: TokenBuildMode = Field(
         "tito", description="tito appends to what was sampled; snapshot renders every request in full"
@@ -122,8 +132,21 @@ class Settings(BaseSettings):
     data_auth: Literal["none", "session-key"] | None = Field(
         None, description="default: none on loopback, else session-key"
     )
-    advertise_url: str | None = Field(None, description="base of URLs given to agents (default: from --listen)")
+    advertise_url: str | None = Field(
+        None, description="where agents and other replicas reach --listen of this replica (default: from --listen)"
+    )
+    advertise_control_url: str | None = Field(
+        None, description="where trainer and other replicas reach --control-listen (default: from it)"
+    )
+    lease_seconds: float = Field(10, ge=0.5, description="how long other replicas wait for one that is gone")
     max_body: Size = Field(8 * 2**20, ge=1024, description="largest request body, e.g. 8MiB")
+    max_session_roots: int = Field(1024, ge=1, description="conversations that one session may begin")
+    max_session_bytes: Size = Field(2**30, ge=2**16, description="what one session may store, e.g. 1GiB")
+    max_total_bytes: Size = Field(
+        4 * 2**30,
+        ge=2**20,
+        description="what all sessions may hold in memory before calls have to wait",
+    )
     heartbeat_interval: float = Field(15, gt=0, description="between signs of life on a silent call")
     json_keepalive: Annotated[Literal["on", "off"], BeforeValidator(on_or_off)] = Field(
         "on", description="white space before a late JSON reply"

@@ -11,6 +11,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from sidecar.config import Settings
+from sidecar.setting_values import duration_as_text, duration_in_seconds, duration_or_off
 
 _REPEATABLE = {"intercept", "volatile_pattern"}
 
@@ -57,6 +58,8 @@ def _help(field: FieldInfo) -> str:
     default = field.default
     if isinstance(default, list):
         default = ",".join(default)
+    if _is_duration(field):
+        default = duration_as_text(field.default)
     shown = (
         default not in (None, "", {}, False)
         and not field.default_factory
@@ -73,6 +76,13 @@ def _metavar(field: FieldInfo) -> str | None:
     ]
     if choices:
         return "|".join(choices)
+    if _is_duration(field):
+        return "TIME"
     if "int" in str(field.annotation):
         return "N"
     return "SECONDS" if field.annotation is float else "TEXT"
+
+
+def _is_duration(field: FieldInfo) -> bool:
+    parsers = [getattr(one, "func", None) for one in field.metadata]
+    return duration_in_seconds in parsers or duration_or_off in parsers

@@ -12,6 +12,7 @@ from sidecar.app import Sidecar
 from sidecar.config import Settings
 from sidecar.garbage import collect_garbage
 from sidecar.heap import share_one_heap
+from sidecar.store import place_of
 
 log = logging.getLogger("sidecar")
 
@@ -87,4 +88,4 @@ def _announce(sidecar: Sidecar) -> None:
         formats.calls_name or "none",
         formats.reasoning_name or "none",
     )
-    log.info("store:   %s", settings.store)
+    log.info("store:   %s", place_of(settings.store or ""))

@@ -13,6 +13,7 @@ from pydantic_settings import NoDecode
 
 from adapters.models.templates import template_file
 
+_TIMES = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
@@ -47,6 +48,27 @@ def size_in_bytes(value: Any) -> Any:
     return int(match.group(1)) * _SIZES[match.group(2).lower()]
 
 
+def duration_in_seconds(value: Any) -> Any:
+    """`24h` in seconds; a number is seconds already."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", value.strip())
+    if match is None:
+        raise ValueError(f"{value!r} is no time; write seconds, or 90s, 15m, 24h, 7d")
+    return float(match.group(1)) * _TIMES[match.group(2) or "s"]
+
+
+def duration_or_off(value: Any) -> Any:
+    """Like `duration_in_seconds`; `off`, which YAML reads as false, is None."""
+    return None if value is False or value == "off" else duration_in_seconds(value)
+
+
+def duration_as_text(seconds: float) -> str:
+    """Seconds as they would be written: `24h`."""
+    unit = next((unit for unit in "dhm" if seconds >= _TIMES[unit] and seconds % _TIMES[unit] == 0), "s")
+    return f"{seconds / _TIMES[unit]:g}{unit}"
+
+
 def whole_number(value: Any) -> Any:
     """`413` as a number: flags and the environment are text, and a choice of numbers takes no text."""
     return int(value) if isinstance(value, str) and value.isdecimal() else value
@@ -71,3 +93,5 @@ def split_lines(value: Any) -> Any:
 Words = Annotated[list[str], NoDecode, BeforeValidator(split_words)]
 Patterns = Annotated[list[str], NoDecode, BeforeValidator(split_lines)]
 Size = Annotated[int, BeforeValidator(size_in_bytes)]
+Duration = Annotated[float, BeforeValidator(duration_in_seconds)]
+DurationOrOff = Annotated[float | None, BeforeValidator(duration_or_off)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -49,6 +50,25 @@ def test_turn_cost_refuses_too_few_turns() -> None:
     )  # fmt: skip
     assert shown.returncode == 2
     assert "--turns is 3" in shown.stderr
+
+
+def test_store_writes_its_figures_its_tables_and_its_plot(qwen3_dir: Path, tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as disk:  # pytest closes its own folders to PostgreSQL's user
+        shown = run("store", "--seconds", "0.1", "--sessions", "1", "4", "--turns", "16", "--read-tokens", "4096",
+                    "--output", str(tmp_path), "--disk", disk)  # fmt: skip
+        assert not list(Path(disk).iterdir()), "the databases are gone"
+    assert shown.returncode == 0, shown.stderr
+    figures = orjson.loads((tmp_path / "store.json").read_bytes())
+    loads = [(rate["database"], rate["sessions"]) for rate in figures["rates"]]
+    assert loads == [(database, sessions) for database in ("sqlite", "postgresql") for sessions in (0, 1, 4)]
+    assert all(rate["steps_per_second"] > 0 and 0 < rate["p50_ms"] <= rate["p99_ms"] for rate in figures["rates"])
+    assert [room["database"] for room in figures["room"]] == ["sqlite", "postgresql"]
+    assert all(room["on_disk"] > 1 for room in figures["room"])
+    ways = [(read["database"], read["way"]) for read in figures["reads"]]
+    assert ways == [(database, way) for database in ("sqlite", "postgresql") for way in ("load", "json", "binary")]
+    sizes = {read["way"]: read["megabytes"] for read in figures["reads"]}
+    assert 0 < sizes["binary"] < sizes["json"]
+    assert (tmp_path / "store.png").read_bytes().startswith(b"\x89PNG")
 
 
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:

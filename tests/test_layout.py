@@ -20,6 +20,7 @@ MAY_NOT_IMPORT = {
     "sidecar/store": ("sidecar.generation", "sidecar.sessions", "sidecar.gateway", "sidecar.control"),
     "sidecar/generation": ("sidecar.sessions", "sidecar.gateway", "sidecar.control", "sidecar.intercept"),
     "sidecar/sessions": ("sidecar.gateway", "sidecar.control", "sidecar.intercept", "starlette"),
+    "sidecar/replicas": ("sidecar.gateway", "sidecar.control", "sidecar.intercept", "sidecar.app"),
     "sidecar/gateway": ("sidecar.control", "sidecar.intercept", "sidecar.app"),
     "sidecar/control": ("sidecar.gateway", "sidecar.intercept", "sidecar.app"),
     "sidecar/local_engine": ("sidecar.tito", "sidecar.generation", "sidecar.sessions", "sidecar.store"),

@@ -155,7 +155,7 @@ async def test_a_step_that_takes_too_long_to_stop_is_a_503_that_the_sdk_retries(
         await engine.wait_until(lambda: request.done)
 
 
-async def test_a_step_that_waited_for_its_retry_does_not_hinder_the_session_after_a_restart(
+async def test_a_step_that_waits_for_its_retry_does_not_hinder_the_session_after_a_restart(
     engine: FakeSGLang, tmp_path: Path
 ) -> None:
     async with running_sidecar(engine, tmp_path / "state") as running:
@@ -169,7 +169,7 @@ async def test_a_step_that_waited_for_its_retry_does_not_hinder_the_session_afte
     engine.continue_aborted = False
     async with running_sidecar(engine, tmp_path / "state") as running:
         [_, step] = (await running.view("s"))["steps"]
-        assert (step["state"], step["delivered"], step["output_tokens"]) == ("aborted", False, held.after)
+        assert (step["state"], step["delivered"], step["output_tokens"]) == ("detached", False, held.after)
         await turn(running, "s", body, "Two.")
         first, _, third = engine.requests
         engine.recorder.assert_token_exact([first, third])

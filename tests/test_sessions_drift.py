@@ -8,8 +8,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 from rich.console import Console
@@ -24,6 +26,7 @@ from sidecar.tito.codec import Codec
 from sidecar.tito.records import StepRecord
 from tests.fake_sglang import Reply
 from tests.support.chat import ask, completion, follow
+from tests.support.command import Done, run_command
 from tests.support.npm import npm_tokenizer
 from tests.support.running import Running
 from tests.tito.builders import byte_tokenizer, step
@@ -33,31 +36,38 @@ SMALL = byte_tokenizer("<end>", vocab=["ab"], merges=[("a", "b")])
 A, B, AB, NEWLINE, END = (SMALL.token_to_id(name) for name in ("a", "b", "ab", "Ċ", "<end>"))
 
 
-def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command as a user runs it, on a terminal of 80 columns without colour."""
+def run(*arguments: str | Path, **environment: str) -> Done:
+    """`tito-sidecar sessions ARGUMENTS`, in a thread: tests have an event loop, and so has the command."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TITO_")}
-    return subprocess.run(
+    with mock.patch.dict(os.environ, clean | environment, clear=True), ThreadPoolExecutor(1) as pool:
+        return pool.submit(run_command, "sessions", *arguments).result()
+
+
+def run_offline(*arguments: str | Path) -> Done:
+    """The same in a process of its own, which does not ask the hub."""
+    done = subprocess.run(
         [sys.executable, "-m", "sidecar.cli", "sessions", *map(str, arguments)],
         capture_output=True, text=True, timeout=120, cwd=ROOT, check=False,
-        env={**clean, "COLUMNS": "80", "HF_HUB_OFFLINE": "1", **environment},
+        env={**os.environ, "COLUMNS": "80", "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 def drift_json(*arguments: str | Path, **environment: str) -> dict[str, Any]:
     """What `drift --json` prints."""
     shown = run("drift", *arguments, "--json", **environment)
-    assert shown.returncode == 0, shown.stderr
-    parsed: dict[str, Any] = json.loads(shown.stdout)
+    assert shown.code == 0, shown.err
+    parsed: dict[str, Any] = json.loads(shown.out)
     return parsed
 
 
-def refused(shown: subprocess.CompletedProcess[str], *words: str) -> None:
+def refused(shown: Done, *words: str) -> None:
     """Exit code 2, nothing on the output, one line that holds `words`."""
-    assert shown.returncode == 2, shown.stdout + shown.stderr
-    assert shown.stdout == ""
-    assert "Traceback" not in shown.stderr
+    assert shown.code == 2, shown.out + shown.err
+    assert shown.out == ""
+    assert "Traceback" not in shown.err
     for word in words:
-        assert word in shown.stderr
+        assert word in shown.err
 
 
 def row(session_id: str = "s", state: Any = "open", **changes: Any) -> SessionRow:
@@ -123,13 +133,13 @@ async def test_the_public_example_is_reported_from_a_stored_session(tmp_path: Pa
         "trained_tokens_affected": 2,
     }
     shown = run("drift", "s", "--store", url, "--tokenizer", deepseek_dir)
-    assert shown.returncode == 0
-    assert [line.split() for line in shown.stdout.splitlines() if "大" in line or "块" in line] == [
+    assert shown.code == 0
+    assert [line.split() for line in shown.out.splitlines() if "大" in line or "块" in line] == [
         ["1", "0", '"大大的"', "68249", '"大大"', "19983"],
         ['"一块"', "23582", '"的一块"', "110697"],
     ]
     assert ["changed", "by", "re-tokenising", "1", "of", "2", "replies"] in [
-        line.split() for line in shown.stdout.splitlines()
+        line.split() for line in shown.out.splitlines()
     ]
 
 
@@ -149,6 +159,7 @@ async def test_a_session_is_reported_while_the_sidecar_that_writes_it_runs(
     for _ in range(2):
         answer = completion(await sidecar.chat("s", body)).choices[0].message.model_dump(exclude_none=True)
         body = follow(body, answer, "Go on.")
+    await sidecar.sidecar.registry._sessions["s"].flush()  # the mark of its delivery comes later
     state = tmp_path / "state"
     report = await asyncio.to_thread(drift_json, "s", "--state-dir", state)
 
@@ -198,7 +209,9 @@ async def test_wrong_use_is_refused_with_one_line(tmp_path: Path, deepseek_dir: 
     refused(run("drift", "other", *here, "--tokenizer", deepseek_dir), "'other' is not in the store")
     refused(run("drift", "s", *here, "--tokenizer", qwen3_dir), str(qwen3_dir), "stop id 1", "the sidecar served")
     refused(run("drift", "s", *here, "--tokenizer", tmp_path), "tokenizer.json")
-    refused(run("drift", "s", *here, "--tokenizer", "no/such-model"), "'no/such-model'", "no such directory")
+    refused(
+        run_offline("drift", "s", *here, "--tokenizer", "no/such-model"), "'no/such-model'", "no such directory"
+    )
     refused(run("drift", "s", "--store", "mysql://x/y", "--tokenizer", deepseek_dir), "mysql")
     refused(run("drift", "s", "--config", tmp_path / "none.yaml"), "there is no such file")
     refused(run("drift"), "ID")
@@ -217,8 +230,8 @@ def test_a_store_that_does_not_exist_is_not_made(tmp_path: Path, deepseek_dir: P
 
 def test_sessions_alone_lists_its_commands() -> None:
     shown = run("--help")
-    assert shown.returncode == 0
-    assert "drift" in shown.stdout
+    assert shown.code == 0
+    assert "drift" in shown.out
 
 
 def test_steps_without_a_reply_are_counted_and_left_out() -> None:
@@ -329,8 +342,8 @@ class TestTokenizers:
         assert [one["recorded_tokenizer"] for one in report["steps"]] == [recorded["tokenizer"], None]
         assert [one["tokens_changed"] for one in report["steps"]] == [0, 2]
         shown = run("drift", "s", *here)
-        assert shown.returncode == 0
-        assert "Beware: 1 of 2 replies were sampled with another" in " ".join(shown.stdout.split())
+        assert shown.code == 0
+        assert "Beware: 1 of 2 replies were sampled with another" in " ".join(shown.out.split())
 
     def test_a_step_of_an_older_version_needs_the_name_of_its_tokenizer(self) -> None:
         with pytest.raises(StoreError, match=r"step a does not say which .* --tokenizer PATH_OR_ID"):

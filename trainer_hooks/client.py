@@ -6,34 +6,49 @@
         control.finalize_session(session["session_id"], reward=1.0)
         segments = control.read_trajectory(session_id=session["session_id"])["data"]
 
-Both have the same methods; those of the async client return awaitables. Every rule (paths, fields, time
-limits, errors) is in `control_requests`; here is only the sending. A call is repeated only where it is
-idempotent and the connection could not be made, so nothing is ever done twice.
+Both have the same methods, those of the async client return coroutines. What each takes, answers and promises is
+said once, by the function of its name in `control_requests` and the type that it returns. A call is repeated where
+it is idempotent and the connection could not be made, reads also where it broke: nothing is ever done twice.
 Concurrency: `ControlClient` may be shared by threads; `AsyncControlClient` belongs to one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Self
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, Self
 
 import httpx
 
-from trainer_hooks.control_calls import ControlCalls
-from trainer_hooks.control_errors import ControlTransportError
-from trainer_hooks.control_requests import ControlRequest, read_reply
+from trainer_hooks import control_requests as requests
+from trainer_hooks.control_calls import RETRY_DELAYS, ControlCalls
+from trainer_hooks.control_replies import ReplyBuffer, read_reply
+from trainer_hooks.control_requests import ControlRequest
 
-Reply = dict[str, Any]
-
-CONNECT_SECONDS = 10.0
-RETRY_DELAYS = (0.2, 0.5, 1.0, 2.0)
-"""Seconds before each repeat after a failed connect: a restarting sidecar is back within them."""
+__all__ = ["RETRY_DELAYS", "AsyncControlClient", "ControlClient"]
 
 
-class ControlClient(ControlCalls[Reply]):
+def _call[**P, T](build: Callable[P, ControlRequest[T]]) -> Callable[Concatenate[ControlClient, P], T]:
+    @wraps(build)
+    def method(self: ControlClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.send(build(*args, **kwargs))
+
+    return method
+
+
+def _async_call[**P, T](
+    build: Callable[P, ControlRequest[T]],
+) -> Callable[Concatenate[AsyncControlClient, P], Coroutine[Any, Any, T]]:
+    @wraps(build)
+    async def method(self: AsyncControlClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.send(build(*args, **kwargs))
+
+    return method
+
+
+class ControlClient(ControlCalls):
     """Blocking client; close it, or use it as a context manager."""
 
     def __init__(
@@ -49,19 +64,34 @@ class ControlClient(ControlCalls[Reply]):
         # trust_env off: a proxy from the environment must not see the token.
         self._http = httpx.Client(transport=transport, headers=self._headers, trust_env=False)
 
-    def send(self, request: ControlRequest) -> Reply:
-        arguments = _http_arguments(self.base_url, request)
-        delays = _retry_delays(request)
+    open_session = _call(requests.open_session)
+    finalize_session = _call(requests.finalize_session)
+    discard_session = _call(requests.discard_session)
+    view_session = _call(requests.view_session)
+    read_trajectory = _call(requests.read_trajectory)
+    trajectory_stats = _call(requests.trajectory_stats)
+    pause_rollout = _call(requests.pause_rollout)
+    resume_rollout = _call(requests.resume_rollout)
+    pause_state = _call(requests.pause_state)
+    health = _call(requests.health)
+    ready = _call(requests.ready)
+    capabilities = _call(requests.capabilities)
+    live_sidecars = _call(requests.live_sidecars)
+
+    def send[T](self, request: ControlRequest[T]) -> T:
+        """Send one call and read its reply. Raises `ControlError`."""
+        arguments = self._arguments(request)
+        delays = iter(RETRY_DELAYS)
         while True:
             try:
-                response = self._http.request(**arguments)
+                with self._http.stream(**arguments) as response:
+                    reply = ReplyBuffer(response.headers)
+                    for chunk in response.iter_bytes():
+                        reply.add(chunk)
             except httpx.RequestError as error:
-                delay = next(delays, None)
-                if delay is None or not _never_sent(error):
-                    raise _transport_error(self.base_url, request, error) from error
-                self._sleep(delay)
+                self._sleep(self._next_delay(request, delays, error))
             else:
-                return read_reply(request, response.status_code, response.content)
+                return read_reply(request, response.status_code, reply)
 
     def close(self) -> None:
         """Close pooled connections."""
@@ -74,7 +104,7 @@ class ControlClient(ControlCalls[Reply]):
         self.close()
 
 
-class AsyncControlClient(ControlCalls[Awaitable[Reply]]):
+class AsyncControlClient(ControlCalls):
     """asyncio client; close it, or use it as an async context manager."""
 
     def __init__(
@@ -89,19 +119,34 @@ class AsyncControlClient(ControlCalls[Awaitable[Reply]]):
         self._sleep = sleep
         self._http = httpx.AsyncClient(transport=transport, headers=self._headers, trust_env=False)
 
-    async def send(self, request: ControlRequest) -> Reply:
-        arguments = _http_arguments(self.base_url, request)
-        delays = _retry_delays(request)
+    open_session = _async_call(requests.open_session)
+    finalize_session = _async_call(requests.finalize_session)
+    discard_session = _async_call(requests.discard_session)
+    view_session = _async_call(requests.view_session)
+    read_trajectory = _async_call(requests.read_trajectory)
+    trajectory_stats = _async_call(requests.trajectory_stats)
+    pause_rollout = _async_call(requests.pause_rollout)
+    resume_rollout = _async_call(requests.resume_rollout)
+    pause_state = _async_call(requests.pause_state)
+    health = _async_call(requests.health)
+    ready = _async_call(requests.ready)
+    capabilities = _async_call(requests.capabilities)
+    live_sidecars = _async_call(requests.live_sidecars)
+
+    async def send[T](self, request: ControlRequest[T]) -> T:
+        """Send one call and read its reply. Raises `ControlError`."""
+        arguments = self._arguments(request)
+        delays = iter(RETRY_DELAYS)
         while True:
             try:
-                response = await self._http.request(**arguments)
+                async with self._http.stream(**arguments) as response:
+                    reply = ReplyBuffer(response.headers)
+                    async for chunk in response.aiter_bytes():
+                        reply.add(chunk)
             except httpx.RequestError as error:
-                delay = next(delays, None)
-                if delay is None or not _never_sent(error):
-                    raise _transport_error(self.base_url, request, error) from error
-                await self._sleep(delay)
+                await self._sleep(self._next_delay(request, delays, error))
             else:
-                return read_reply(request, response.status_code, response.content)
+                return read_reply(request, response.status_code, reply)
 
     async def aclose(self) -> None:
         """Close pooled connections."""
@@ -112,42 +157,3 @@ class AsyncControlClient(ControlCalls[Awaitable[Reply]]):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-def _http_arguments(base_url: str, request: ControlRequest) -> dict[str, Any]:
-    arguments: dict[str, Any] = {
-        "method": request.method,
-        "url": base_url + request.path,
-        "params": request.params,
-        "timeout": httpx.Timeout(request.timeout_seconds, connect=CONNECT_SECONDS),
-    }
-    if request.body is not None:
-        try:
-            content = json.dumps(request.body, allow_nan=False)
-        except ValueError as error:
-            raise ValueError(
-                f"{request.path} cannot carry this body as JSON: {error}; numbers must be finite"
-            ) from None
-        arguments |= {"content": content, "headers": {"content-type": "application/json"}}
-    return arguments
-
-
-def _retry_delays(request: ControlRequest) -> Iterator[float]:
-    return iter(RETRY_DELAYS if request.idempotent else ())
-
-
-def _never_sent(error: httpx.RequestError) -> bool:
-    return isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
-
-
-def _transport_error(base_url: str, request: ControlRequest, error: httpx.RequestError) -> ControlTransportError:
-    where = f"{request.method} {base_url}{request.path}"
-    if _never_sent(error):
-        return ControlTransportError(
-            f"{where}: cannot connect ({error}); is the sidecar running, and does TITO_CONTROL_URL name its "
-            "control port?",
-            code="connect_failed",
-        )
-    if isinstance(error, httpx.TimeoutException):
-        return ControlTransportError(f"{where}: no reply within {request.timeout_seconds:g} s", code="timeout")
-    return ControlTransportError(f"{where}: the connection was lost ({error!r})", code="connection_lost")

@@ -1,25 +1,34 @@
-"""The control plane's calls as methods, shared by the sync and the async client.
+"""What the sync and the async client share: whom they call, with which token, and how HTTP sees a call.
 
-Each method describes its call with `control_requests` and hands it to `send`, which alone does I/O.
-Immutable after construction; the concurrency rule is that of the client that implements `send`.
+Immutable after construction; the concurrency rule is that of the client.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any, Self
 
-from trainer_hooks import control_requests as requests
-from trainer_hooks.control_requests import ControlRequest, PauseMode
+import httpx
+
+from trainer_hooks.control_errors import ControlTransportError
+from trainer_hooks.control_requests import ControlRequest
+
+CONNECT_SECONDS = 10.0
+RETRY_DELAYS = (0.2, 0.5, 1.0, 2.0)
+"""Seconds before each repeat after a failed connect: a restarting sidecar is back within them."""
 
 
-class ControlCalls[R]:
-    """The calls, shared by both clients: R is a reply, or the awaitable of one."""
+class ControlCalls:
+    """A control plane's address and token."""
 
     def __init__(self, base_url: str, token: str | None) -> None:
         self.base_url = _checked_url(base_url)
-        self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        # A compressed reply could not be put in its place as it comes.
+        self._headers = {"accept-encoding": "identity"}
+        if token is not None:
+            self._headers["authorization"] = f"Bearer {token}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base_url!r})"
@@ -46,130 +55,57 @@ class ControlCalls[R]:
             )
         return [cls(url, token) for url in urls]
 
-    def send(self, request: ControlRequest) -> R:
-        """Send one call and read its reply. Raises `ControlError`."""
-        raise NotImplementedError
+    def _arguments(self, request: ControlRequest[Any]) -> dict[str, Any]:
+        """For httpx. Raises ValueError for a body that JSON cannot carry."""
+        arguments: dict[str, Any] = {
+            "method": request.method,
+            "url": self.base_url + request.path,
+            "params": request.params,
+            "timeout": httpx.Timeout(request.timeout_seconds, connect=CONNECT_SECONDS),
+        }
+        if request.body is not None:
+            try:
+                content = json.dumps(request.body, allow_nan=False)
+            except ValueError as error:
+                raise ValueError(
+                    f"{request.path} cannot carry this body as JSON: {error}; numbers must be finite"
+                ) from None
+            arguments |= {"content": content, "headers": {"content-type": "application/json"}}
+        return arguments
 
-    def open_session(
-        self,
-        *,
-        session_id: str | None = None,
-        instance_id: str | None = None,
-        run_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        sampling: Mapping[str, Any] | None = None,
-    ) -> R:
-        """`{session_id, base_url, anthropic_base_url, api_key}`; `sampling` pins what the agent may ask for."""
-        return self.send(
-            requests.open_session(
-                session_id=session_id,
-                instance_id=instance_id,
-                run_id=run_id,
-                metadata=metadata,
-                sampling=sampling,
-            )
+    def _next_delay(
+        self, request: ControlRequest[Any], delays: Iterator[float], error: httpx.RequestError
+    ) -> float:
+        """Seconds until the call may be repeated. Raises `ControlTransportError` where it may not."""
+        lost = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
+        may_repeat = _never_sent(error) or (lost and request.repeat_if_lost)
+        delay = next(delays, None) if may_repeat and request.idempotent else None
+        if delay is None:
+            raise _transport_error(self.base_url, request, error) from error
+        return delay
+
+
+def _never_sent(error: httpx.RequestError) -> bool:
+    return isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
+
+
+def _transport_error(
+    base_url: str, request: ControlRequest[Any], error: httpx.RequestError
+) -> ControlTransportError:
+    where = f"{request.method} {base_url}{request.path}"
+    if _never_sent(error):
+        return ControlTransportError(
+            f"{where}: cannot connect ({error}); is the sidecar running, and does TITO_CONTROL_URL name its "
+            "control port?",
+            code="connect_failed",
         )
-
-    def finalize_session(
-        self,
-        session_id: str,
-        *,
-        instance_id: str | None = None,
-        label: str | None = None,
-        reward: float | Mapping[str, float] | None = None,
-        anchor_step_id: str | None = None,
-        timeout_seconds: float | None = None,
-    ) -> R:
-        """Close the session and build its segments; `{success, aborted_step_ids, num_segments, ...}`.
-
-        Waits up to `timeout_seconds` (60 by default) for calls in flight, which are then aborted and recorded.
-        """
-        return self.send(
-            requests.finalize_session(
-                session_id,
-                instance_id=instance_id,
-                label=label,
-                reward=reward,
-                anchor_step_id=anchor_step_id,
-                timeout_seconds=timeout_seconds,
-            )
+    drain_id = (request.body or {}).get("drain_id")
+    remedy = f"; drain_id={drain_id!r} gets what this read has drained" if drain_id is not None else ""
+    if isinstance(error, httpx.TimeoutException):
+        return ControlTransportError(
+            f"{where}: no reply within {request.timeout_seconds:g} s{remedy}", code="timeout"
         )
-
-    def discard_session(self, session_id: str) -> R:
-        """Abort and forget the session; `{success, session_removed, segments_removed}`."""
-        return self.send(requests.discard_session(session_id))
-
-    def view_session(self, session_id: str) -> R:
-        """The session's live view: `{session_id, state, lineages, steps}`."""
-        return self.send(requests.view_session(session_id))
-
-    def read_trajectory(
-        self,
-        *,
-        session_id: str | None = None,
-        trajectory_id: str | None = None,
-        max_groups: int | None = None,
-        min_group_size: int | None = None,
-        drain: bool = False,
-        include_drained: bool = False,
-    ) -> R:
-        """`{success, data: [segment], drained}` of a session, a trajectory, or of up to `max_groups` groups."""
-        return self.send(
-            requests.read_trajectory(
-                session_id=session_id,
-                trajectory_id=trajectory_id,
-                max_groups=max_groups,
-                min_group_size=min_group_size,
-                drain=drain,
-                include_drained=include_drained,
-            )
-        )
-
-    def pause_rollout(
-        self,
-        *,
-        reason: str | None = None,
-        mode: PauseMode | None = None,
-        pause_id: str | None = None,
-        timeout_seconds: float | None = None,
-        lease_seconds: float | None = None,
-        session_id: str | None = None,
-        instance_id: str | None = None,
-    ) -> R:
-        """Pause generation, or renew `pause_id`; `{status, pause_id, quiesced, ...}`. Look at `quiesced`."""
-        return self.send(
-            requests.pause_rollout(
-                reason=reason,
-                mode=mode,
-                pause_id=pause_id,
-                timeout_seconds=timeout_seconds,
-                lease_seconds=lease_seconds,
-                session_id=session_id,
-                instance_id=instance_id,
-            )
-        )
-
-    def resume_rollout(
-        self, *, pause_id: str | None = None, version: str | None = None, reason: str | None = None
-    ) -> R:
-        """Lift `pause_id` (all pauses without one); `{status, paused, version, rollout_epoch, suspended}`."""
-        return self.send(requests.resume_rollout(pause_id=pause_id, version=version, reason=reason))
-
-    def pause_state(self) -> R:
-        """`{paused, pauses, version, rollout_epoch, active, suspended}`."""
-        return self.send(requests.pause_state())
-
-    def health(self) -> R:
-        """Whether the process lives."""
-        return self.send(requests.health())
-
-    def ready(self, *, engine: bool = False) -> R:
-        """The readiness report; raises `ControlUnavailableError`, with the report as `body`, while not ready."""
-        return self.send(requests.ready(engine=engine))
-
-    def capabilities(self) -> R:
-        """Modes, tokenizer, template, versions seen and engine features."""
-        return self.send(requests.capabilities())
+    return ControlTransportError(f"{where}: the connection was lost ({error!r}){remedy}", code="connection_lost")
 
 
 def _checked_url(base_url: str) -> str:

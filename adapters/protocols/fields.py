@@ -54,4 +54,6 @@ def text(body: Mapping[str, Any], name: str) -> str | None:
     value = body.get(name)
     if value is not None and not isinstance(value, str):
         raise bad_field(name, value, "send a string")
+    if value is not None and "\0" in value:
+        raise bad_field(name, value, "leave the NUL character out: no database keeps it in a text")
     return value

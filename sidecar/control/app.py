@@ -17,7 +17,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from adapters.protocols.errors import RequestError
 from sidecar.control.rollout import RolloutRoutes
 from sidecar.control.sessions import SessionRoutes
+from sidecar.control.sidecars import SidecarRoutes
 from sidecar.control.status import StatusRoutes
+from sidecar.control.trajectories import TrajectoryRoutes
 from sidecar.sessions.errors import refusal_of
 from sidecar.store.protocol import StoreError
 from sidecar.web.refusals import on_bug, on_not_found, on_request_error, refusal_response
@@ -62,10 +64,23 @@ class TokenGuard:
         return hmac.compare_digest(given, self._expected)
 
 
-def build_control(token: str, sessions: SessionRoutes, rollout: RolloutRoutes, status: StatusRoutes) -> Starlette:
+def build_control(
+    token: str,
+    sessions: SessionRoutes,
+    sidecars: SidecarRoutes,
+    trajectories: TrajectoryRoutes,
+    rollout: RolloutRoutes,
+    status: StatusRoutes,
+) -> Starlette:
     """The ASGI app of `--control-listen`."""
     return Starlette(
-        routes=[*sessions.routes(), *rollout.routes(), *status.routes()],
+        routes=[
+            *sessions.routes(),
+            *sidecars.routes(),
+            *trajectories.routes(),
+            *rollout.routes(),
+            *status.routes(),
+        ],
         middleware=[Middleware(TokenGuard, token=token)],
         exception_handlers=_HANDLERS,
     )

@@ -17,7 +17,7 @@ async def read_fields(request: Request, known: tuple[str, ...]) -> dict[str, Any
     """The JSON object of a request; an empty body is the empty object. Raises `RequestError` 400.
 
     Unknown fields are refused: a misspelt `timeout_second` must not be a default in silence."""
-    data = await read_body(request, _LIMIT)
+    data = request._body = await read_body(request, _LIMIT)  # where Starlette looks for it when it is asked again
     if not data.strip():
         return {}
     try:

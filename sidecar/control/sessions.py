@@ -1,7 +1,8 @@
-"""Session and trajectory routes of the control plane."""
+"""Session routes of the control plane."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from adapters.protocols import fields
 from adapters.protocols.errors import RequestError, bad_field
 from sidecar.control.fields import read_fields
 from sidecar.generation.sampling import check_pin
+from sidecar.replicas.forwarding import Forwarding, SharedCall
 from sidecar.sessions.keys import session_key
 from sidecar.sessions.registry import Registry
 
@@ -25,6 +27,7 @@ class SessionRoutes:
     """`base_url` is what agents use, without `/v1`; `secret` signs their keys."""
 
     registry: Registry
+    forwarding: Forwarding
     base_url: str
     secret: bytes
 
@@ -35,69 +38,71 @@ class SessionRoutes:
             Route("/session/finalize", self.finalize, methods=["POST"]),
             Route("/session/discard", self.discard, methods=["POST"]),
             Route("/session/{session_id}", self.view, methods=["GET"]),
-            Route("/trajectory/read", self.read, methods=["POST"]),
         ]
 
     async def open(self, request: Request) -> Response:
         """`POST /session/open`."""
         body = await read_fields(request, ("session_id", "instance_id", "run_id", "metadata", "sampling"))
-        session = await self.registry.open(
-            fields.text(body, "session_id"),
-            {
-                "instance_id": fields.text(body, "instance_id"),
-                "run_id": fields.text(body, "run_id"),
-                "metadata": fields.mapping(body, "metadata"),
-                "sampling": _pin(fields.mapping(body, "sampling")),
-            },
-        )
-        return _json(
-            {
+        asked = fields.text(body, "session_id")
+        row = {
+            "instance_id": fields.text(body, "instance_id"),
+            "run_id": fields.text(body, "run_id"),
+            "metadata": fields.mapping(body, "metadata"),
+            "sampling": _pin(fields.mapping(body, "sampling")),
+        }
+
+        async def here() -> dict[str, Any]:
+            session = await self.registry.open(asked, row)
+            return {
                 "session_id": session.session_id,
                 "base_url": f"{self.base_url}/v1",
                 "anthropic_base_url": self.base_url,
                 "api_key": session_key(session.session_id, self.secret),
             }
-        )
+
+        return await self._shared(request, asked, here)
 
     async def finalize(self, request: Request) -> Response:
         """`POST /session/finalize`."""
         known = ("session_id", "instance_id", "label", "reward", "anchor_step_id", "timeout_seconds")
         body = await read_fields(request, known)
         timeout = fields.number(body, "timeout_seconds", 0, _LONGEST_WAIT)
-        return _json(
-            await self.registry.finalize(
-                _required(body, "session_id"),
+        session_id, reward = _required(body, "session_id"), _reward(body.get("reward"))
+
+        async def here() -> dict[str, Any]:
+            return await self.registry.finalize(
+                session_id,
                 instance_id=fields.text(body, "instance_id"),
                 label=body.get("label"),
-                reward=_reward(body.get("reward")),
+                reward=reward,
                 anchor_step_id=fields.text(body, "anchor_step_id"),
                 timeout=60.0 if timeout is None else timeout,
             )
-        )
+
+        return await self._shared(request, session_id, here)
 
     async def discard(self, request: Request) -> Response:
         """`POST /session/discard`."""
         body = await read_fields(request, ("session_id",))
-        return _json(await self.registry.discard(_required(body, "session_id")))
+        session_id = _required(body, "session_id")
+        return await self._shared(request, session_id, lambda: self.registry.discard(session_id))
 
     async def view(self, request: Request) -> Response:
         """`GET /session/{id}`."""
-        return _json(await self.registry.view(request.path_params["session_id"]))
+        session_id = request.path_params["session_id"]
+        return await self._shared(request, session_id, lambda: self.registry.view(session_id))
 
-    async def read(self, request: Request) -> Response:
-        """`POST /trajectory/read` of one session."""
-        known = ("session_id", "trajectory_id", "drain", "include_drained", "arrays")
-        body = await read_fields(request, known)
-        if body.get("arrays") not in (None, "json"):
-            raise bad_field("arrays", body["arrays"], "this version sends arrays as json")
-        session_id = fields.text(body, "session_id") or _required(body, "trajectory_id")
-        return _json(
-            await self.registry.read(
-                session_id,
-                drain=fields.boolean(body, "drain", False),
-                include_drained=fields.boolean(body, "include_drained", False),
-            )
-        )
+    async def _shared(
+        self, request: Request, session_id: str | None, here: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> Response:
+        """The reply of whichever replica holds the session: any of them may be asked."""
+
+        async def answer(again: bool) -> Response:  # all of these may be repeated
+            return _json(await here())
+
+        body = await request.body()
+        hop = self.forwarding.hop_of(request, body)
+        return await self.forwarding.answer(SharedCall("control", request, body, session_id or "", answer, hop))
 
 
 def _required(body: dict[str, Any], name: str) -> str:

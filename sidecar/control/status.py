@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sidecar.control.trajectories import ARRAYS
 from sidecar.generation.engine_parsing import EngineParsing
 from sidecar.generation.engine_state import EngineState
 from sidecar.generation.gate import SCOPE_ALL
@@ -34,6 +35,8 @@ class StatusRoutes:
     modes: BuildModes
     parsing: EngineParsing
     routing_replay: bool = False
+    context_window: int | None = None
+    """The limit on a session's tokens; None where it is the engine's own."""
 
     def routes(self) -> list[Route]:
         """All routes of the control plane's status."""
@@ -67,8 +70,9 @@ class StatusRoutes:
                 "pause_modes": list(PAUSE_MODES),
                 "pause_scopes": list(PAUSE_SCOPES),
                 "routing_replay": self.routing_replay,
+                "context_window": self.context_window,
                 "partial_rollout": True,
-                "trajectory_arrays": ["json"],
+                "trajectory_arrays": list(ARRAYS),
                 "protocols": ["chat_completions"],
                 "tokenizer": self.model.name,
                 "tokenizer_sha256": self.model.tokenizer_sha256,

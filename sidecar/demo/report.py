@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +14,7 @@ from sidecar.tito.codec import Codec
 from sidecar.tito.drift import SampledReply, Stretch, find_drift, total_drift
 
 
-def sampled_replies(segments: Sequence[dict[str, Any]]) -> list[SampledReply]:
+def sampled_replies(segments: Sequence[Mapping[str, Any]]) -> list[SampledReply]:
     """Runs of trained ids of the segments, each a reply; named by segment and position."""
     replies = []
     for segment in segments:
@@ -30,7 +30,9 @@ def sampled_replies(segments: Sequence[dict[str, Any]]) -> list[SampledReply]:
     return replies
 
 
-def print_report(console: Console, view: dict[str, Any], segments: Sequence[dict[str, Any]], codec: Codec) -> None:
+def print_report(
+    console: Console, view: Mapping[str, Any], segments: Sequence[Mapping[str, Any]], codec: Codec
+) -> None:
     """Print the table, and one example of drift if there is any."""
     drift = [find_drift(codec, reply) for reply in sampled_replies(segments)]
     steps = [step for step in view["steps"] if step["state"] == "committed"]

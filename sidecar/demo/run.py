@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ async def _converse(
         raise DemoError(f"the agent ended with exit code {code}")
     view = await control.view_session(session_id)
     await control.finalize_session(session_id, reward=1.0)
-    segments = (await control.read_trajectory(session_id=session_id))["data"]
+    segments = (await control.read_trajectory(session_id=session_id, arrays="json"))["data"]
     _write(output / "segments.jsonl", segments)
     samples = expand_segments_to_samples(DemoSample(index=0, group_index=0, prompt="demo"), segments)
     _write(output / "samples.jsonl", [sample.to_json() for sample in samples])
@@ -130,11 +131,11 @@ async def _reply_in_progress(control: AsyncControlClient, session_id: str) -> No
         await asyncio.sleep(0.02)
 
 
-def _interrupted(view: dict[str, Any]) -> str | None:
+def _interrupted(view: Mapping[str, Any]) -> str | None:
     running = [step for step in view["steps"] if step["state"] == "running"]
     return f"reply {len(view['steps'])}, after {running[0]['output_tokens']} of its tokens" if running else None
 
 
-def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))

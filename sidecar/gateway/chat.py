@@ -12,14 +12,17 @@ from starlette.responses import Response
 
 from adapters.protocols import chat_completions
 from adapters.protocols.chat_replies import Head
+from adapters.protocols.request import ChatRequest
 from sidecar.gateway.exchange import Exchange, Pace
 from sidecar.gateway.identity import IdentityRules, resolve_session
 from sidecar.gateway.replay import Reader, ReplayReader
 from sidecar.gateway.responses import JsonResponse, StreamResponse
-from sidecar.sessions.admission import Admission, Admitted, Call
+from sidecar.replicas.forwarding import Forwarding, SharedCall
+from sidecar.sessions.admission import Admission
 from sidecar.sessions.errors import refusal_of
 from sidecar.sessions.registry import Registry
-from sidecar.store.protocol import StoreError
+from sidecar.sessions.starting import Admitted, Call
+from sidecar.store.protocol import SessionHeld, StoreError
 from sidecar.tito.fingerprint import body_digest
 from sidecar.tito.model import Model
 from sidecar.web.body import read_body
@@ -30,6 +33,7 @@ class ChatCompletions:
     """The endpoint. `intercept_secret` proves that a call came through our own interceptor."""
 
     registry: Registry
+    forwarding: Forwarding
     admission: Admission
     model: Model
     identity: IdentityRules
@@ -41,21 +45,37 @@ class ChatCompletions:
         """One call. Raises `RequestError` for everything that is wrong before the engine is asked."""
         body = await read_body(request, self.max_body)
         chat = chat_completions.parse(body)
-        session_id = resolve_session(
-            self.identity, request.headers, request.path_params.get("session_id"), chat.session_id
-        )
+        hop = self.forwarding.hop_of(request, body)
+        session_id = hop.session_id if hop is not None else self._session_id(request, chat)
+        host = hop.host if hop is not None else self._intercepted_host(request)
+        retries = _retry_count(request.headers.get("x-stainless-retry-count", ""))
+
+        async def here(again: bool) -> Response:
+            call = Call(
+                chat=chat,
+                body_hash=body_digest(body),
+                retry_count=max(retries, 1) if again else retries,
+                turn_id=request.headers.get("x-turn-id"),
+                intercepted_host=host,
+            )
+            return await self._answer(session_id, call, request.headers.get("x-instance-id"))
+
+        return await self.forwarding.answer(SharedCall("data", request, body, session_id, here, hop, host))
+
+    def _session_id(self, request: Request, chat: ChatRequest) -> str:
+        path_session = request.path_params.get("session_id")
+        return resolve_session(self.identity, request.headers, path_session, chat.session_id)
+
+    async def _answer(self, session_id: str, call: Call, instance_id: str | None) -> Response:
+        """The reply of this process. Raises `SessionHeld` too."""
+        chat = call.chat
         known = self.registry.readings(session_id).find(chat.messages, chat.template_kwargs)
         reading = self.admission.read(chat, known)  # before the session is opened: a bad request leaves no trace
-        call = Call(
-            chat=chat,
-            body_hash=body_digest(body),
-            retry_count=_retry_count(request.headers.get("x-stainless-retry-count", "")),
-            turn_id=request.headers.get("x-turn-id"),
-            intercepted_host=self._intercepted_host(request),
-        )
         try:
-            session = await self.registry.for_call(session_id, request.headers.get("x-instance-id"))
+            session = await self.registry.for_call(session_id, instance_id)
             admitted = await self.admission.admit(session, call, reading)
+        except SessionHeld:
+            raise
         except StoreError as error:
             raise refusal_of(error) from error
         wake = asyncio.Event()

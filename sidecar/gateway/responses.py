@@ -55,6 +55,7 @@ class StepResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write the reply; mark the steps delivered if all of it went to a connected agent."""
         pace = self._exchange.pace
+        self._exchange.session.readers += 1
         self._send = send
         self._gone = asyncio.create_task(_wait_gone(receive))
         self._writer = asyncio.create_task(self._write(scope, receive))
@@ -72,6 +73,7 @@ class StepResponse(Response):
                 task.cancel()
             for reader in self._exchange.readers:
                 reader.close()
+            self._exchange.session.readers -= 1
 
     def _beat(self) -> None:
         self._beats += 1

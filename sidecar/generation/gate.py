@@ -43,23 +43,24 @@ class PauseExpired(Exception):  # noqa: N818 - the caller's situation
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """`lease_expires_at` is in Unix seconds."""
+    """`lease_expires_at` is in Unix seconds; `foreign`: another sidecar's, which this one keeps to as well."""
 
     pause_id: str
     scope: str
     mode: str
     reason: str | None
     lease_expires_at: float
+    foreign: bool = False
 
 
 class Gate:
-    """Open to a call while no pause covers it. A scope has one pause at most."""
+    """Open to a call while no pause covers it. A scope has one pause of this sidecar's own at most."""
 
     def __init__(self, on_expiry: Callable[[Pause], None]) -> None:
         """`on_expiry` is called for each pause that ends because nobody renewed it."""
         self._on_expiry = on_expiry
         self._pauses: dict[str, Pause] = {}
-        self._by_scope: dict[str, Pause] = {}
+        self._by_scope: dict[str, dict[str, Pause]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._waiting: dict[asyncio.Event, Scopes] = {}
 
@@ -104,13 +105,14 @@ class Gate:
         return pause_id in self._pauses
 
     def find(self, scope: str) -> Pause | None:
-        """The pause in force for a scope."""
-        return self._by_scope.get(scope)
+        """This sidecar's own pause in force for a scope."""
+        return next((pause for pause in self._by_scope.get(scope, {}).values() if not pause.foreign), None)
 
     def add(self, pause: Pause) -> None:
-        """Close the gate for a scope. Raises `PauseConflict` if another pause of it is in force."""
+        """Close the gate for a scope. Raises `PauseConflict` if another pause of it is in force, and neither is
+        foreign."""
         current = self.find(pause.scope)
-        if current is not None and current.pause_id != pause.pause_id:
+        if current is not None and not pause.foreign and current.pause_id != pause.pause_id:
             raise PauseConflict(f"{pause.scope} is paused by {current.pause_id} in mode {current.mode}")
         self._set(pause)
 
@@ -141,7 +143,8 @@ class Gate:
         self._timers.clear()
 
     def _set(self, pause: Pause) -> None:
-        self._pauses[pause.pause_id] = self._by_scope[pause.scope] = pause
+        self._pauses[pause.pause_id] = pause
+        self._by_scope.setdefault(pause.scope, {})[pause.pause_id] = pause
         previous = self._timers.pop(pause.pause_id, None)
         if previous is not None:
             previous.cancel()
@@ -155,7 +158,9 @@ class Gate:
         if timer is not None:
             timer.cancel()
         if pause is not None:
-            del self._by_scope[pause.scope]
+            del self._by_scope[pause.scope][pause_id]
+            if not self._by_scope[pause.scope]:
+                del self._by_scope[pause.scope]
             for opened, scopes in self._waiting.items():
                 if pause.scope in scopes:
                     opened.set()

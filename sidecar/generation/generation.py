@@ -64,6 +64,10 @@ class Generation:
         """Which experts processed its tokens; None without routing replay."""
         self._mixed = False
 
+    def take_over(self, ids: Sequence[int], logprobs: Sequence[float], spans: Sequence[VersionSpan]) -> None:
+        """Begin with what an earlier process sampled of this step; the next engine call brings the rows of it."""
+        self.output_ids, self.logprobs, self.spans = list(ids), list(logprobs), list(spans)
+
     @property
     def budget(self) -> int:
         """Tokens that may still be sampled."""

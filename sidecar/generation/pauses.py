@@ -18,7 +18,8 @@ from typing import Any, Literal, get_args
 from adapters.engines.base import EngineError
 from sidecar.generation.controller import Controller
 from sidecar.generation.engine_state import EngineState
-from sidecar.generation.gate import SCOPE_ALL, Gate, Pause, PauseConflict
+from sidecar.generation.foreign_pauses import ForeignPauses
+from sidecar.generation.gate import SCOPE_ALL, Gate, Pause, PauseConflict, PauseExpired
 from sidecar.generation.workers import Workers
 from sidecar.store.protocol import PauseRow, Store, StoreError
 
@@ -55,26 +56,47 @@ class PauseRequest:
 class Pauses:
     """The pause commands of the control plane. `lease_seconds` is a pause's life if it does not say."""
 
-    def __init__(self, store: Store, lease_seconds: float) -> None:
+    def __init__(self, store: Store, lease_seconds: float, sidecar_id: str | None = None) -> None:
         self._store = store
+        self._sidecar_id = sidecar_id
         self._lease_seconds = lease_seconds
         self._background: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
         self.rollout_epoch = 0
         """Resumes so far."""
         self.gate = Gate(self._on_expiry)
+        self._foreign = ForeignPauses(store, self.gate)
 
-    async def restore(self) -> None:
-        """Close the gate for the pauses in the store that are still in force."""
-        for row in await self._store.list_pauses():
-            if row.lease_expires_at > time.time():
-                self.gate.add(Pause(row.pause_id, row.scope, row.mode, row.reason, row.lease_expires_at))
-                log.warning(
-                    "still paused: pause_id=%s scope=%s mode=%s reason=%s",
-                    row.pause_id, row.scope, row.mode, row.reason,
-                )  # fmt: skip
+    def close(self) -> None:
+        """Stop the timers; the pauses stay in the store."""
+        self._foreign.close()
+        self.gate.close()
+
+    async def restore(self, predecessor: str | None = None) -> None:
+        """Close the gate for the pauses in the store that are still in force: those that were this sidecar's in an
+        earlier life, as `predecessor`, and those of others."""
+        rows = await self._store.list_pauses()
+        over = [row.pause_id for row in rows if row.lease_expires_at <= time.time()]
+        if over:
+            await self._store.delete_pauses(over)
+        foreign = []
+        for row in rows:
+            if row.pause_id in over:
+                continue
+            if row.sidecar_id in (None, predecessor) and self.gate.find(row.scope) is None:
+                await self._take_up(Pause(row.pause_id, row.scope, row.mode, row.reason, row.lease_expires_at))
             else:
-                await self._store.delete_pauses([row.pause_id])
+                foreign.append(row)
+        self._foreign.adopt(foreign)
+
+    async def _take_up(self, pause: Pause) -> None:
+        self.gate.add(pause)
+        log.warning(
+            "still paused: pause_id=%s scope=%s mode=%s reason=%s",
+            pause.pause_id, pause.scope, pause.mode, pause.reason,
+        )  # fmt: skip
+        if self._sidecar_id is not None:
+            await self._store.save_pause(self._row(pause))
 
     async def pause(
         self, controller: Controller, engine: EngineState, workers: Workers, asked: PauseRequest
@@ -126,7 +148,7 @@ class Pauses:
     def _begin(self, asked: PauseRequest, expires: float) -> tuple[Pause, str]:
         """The pause in force now, and whether it was before. A renewal keeps what it does not name."""
         scope = asked.scope or SCOPE_ALL
-        current = self.gate.find(scope) if asked.pause_id is None else self.gate.require(asked.pause_id)
+        current = self.gate.find(scope) if asked.pause_id is None else self._own(asked.pause_id)
         if current is None:
             pause = Pause(uuid.uuid4().hex, scope, asked.mode or "abort", asked.reason, expires)
             self.gate.add(pause)
@@ -140,9 +162,15 @@ class Pauses:
             raise PauseConflict(f"pause {current.pause_id} is of {current.scope}, not of {asked.scope}")
         return self.gate.renew(current.pause_id, expires), "already_paused"
 
+    def _own(self, pause_id: str) -> Pause:
+        pause = self.gate.require(pause_id)
+        if pause.foreign:
+            raise PauseExpired(f"pause {pause_id} is another sidecar's; it is renewed there")
+        return pause
+
     async def _save(self, pause: Pause, *, new: bool) -> None:
         try:
-            await self._store.save_pause(_row(pause))
+            await self._store.save_pause(self._row(pause))
         except BaseException:
             if new:  # the caller was given no id to lift it with
                 self.gate.lift(pause.pause_id)
@@ -168,7 +196,7 @@ class Pauses:
                 return current
             renewed = self.gate.renew(pause.pause_id, time.time() + lease)
             try:
-                await self._store.save_pause(_row(renewed))
+                await self._store.save_pause(self._row(renewed))
             except StoreError as error:  # the row says a later end, and is deleted at this one
                 log.warning("the store keeps an older lease: pause_id=%s: %s", pause.pause_id, error)
             return renewed
@@ -187,7 +215,8 @@ class Pauses:
             if pause_id is not None:
                 self.gate.require(pause_id)
             ids = [pause.pause_id for pause in asked if pause.pause_id in self.gate]
-            await self._store.delete_pauses(ids)  # first: a pause that stays in the store has to be lifted again
+            own = [pause.pause_id for pause in asked if pause.pause_id in self.gate and not pause.foreign]
+            await self._store.delete_pauses(own)  # first: a pause that stays in the store has to be lifted again
             for one in ids:
                 if one in self.gate:  # else it ran out meanwhile
                     self.gate.lift(one)
@@ -233,7 +262,15 @@ class Pauses:
             "workers": engine.workers,
         }
 
+    def _row(self, pause: Pause) -> PauseRow:
+        return PauseRow(
+            pause.pause_id, pause.scope, pause.mode, pause.reason, pause.lease_expires_at, self._sidecar_id
+        )
+
     def _on_expiry(self, pause: Pause) -> None:
+        if pause.foreign:
+            log.warning("another sidecar's pause ran out: pause_id=%s", pause.pause_id)
+            return
         log.error(
             "pause ran out without a resume: pause_id=%s reason=%s scope=%s mode=%s; generation goes on",
             pause.pause_id, pause.reason, pause.scope, pause.mode,
@@ -257,7 +294,3 @@ async def _discover(workers: Workers) -> None:
         await workers.discover(_DISCOVER_SECONDS)
     except EngineError as error:
         log.warning("aborting at the workers that were known: %s", error)
-
-
-def _row(pause: Pause) -> PauseRow:
-    return PauseRow(pause.pause_id, pause.scope, pause.mode, pause.reason, pause.lease_expires_at)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sidecar.session_tools.stored import trajectory_of
 from sidecar.session_tools.tokenizers import NamedCodec
-from sidecar.sessions.export import training_rules
+from sidecar.sessions.rules import training_rules
 from sidecar.store.protocol import StoredSession, StoreError
 from sidecar.tito.codec import Codec
 from sidecar.tito.drift import DriftTotals, ReplyDrift, SampledReply, Stretch, find_drift, total_drift

@@ -14,7 +14,7 @@ from adapters.engines.base import (
 from adapters.protocols.errors import RequestError
 from sidecar.generation.controller import Stalled
 from sidecar.sessions.step_run import StepAborted
-from sidecar.store.protocol import StoreError
+from sidecar.store.protocol import StoreError, StoreFenced
 from sidecar.tito.version_rules import VersionChanged
 
 _OVERFLOW_WORDS = (
@@ -32,6 +32,17 @@ def session_closed(session_id: str, state: str) -> RequestError:
     )
 
 
+def session_full(session_id: str, what: str, flag: str, limit: int) -> RequestError:
+    """413, which client libraries do not send again: no later call of the session can do better, unlike with 429 or
+    503; and no wording that agents take for a full context, for a shorter history would not help either."""
+    return RequestError(
+        413,
+        f"session {session_id!r} {what} ({flag} is {limit}); end it and open another one, or raise the limit",
+        code="session_full",
+        retry=False,
+    )
+
+
 def session_of_another_run(session_id: str, run_id: str, asked: str) -> RequestError:
     """409: weight versions have a meaning within one run only, so a session's steps are all of one run."""
     return RequestError(
@@ -46,6 +57,11 @@ def session_of_another_run(session_id: str, run_id: str, asked: str) -> RequestE
 def session_unknown(session_id: str) -> RequestError:
     """404, on the control plane only: on the data plane an unknown id opens a session."""
     return RequestError(404, f"session {session_id!r} is unknown", code="session_not_found", kind="not_found_error")
+
+
+def session_moved(session_id: str) -> RequestError:
+    """503: another sidecar has the session; the same call finds its way there."""
+    return unavailable(f"session {session_id!r} has moved to another sidecar; try again", "session_moved")
 
 
 def unavailable(message: str, code: str) -> RequestError:
@@ -81,6 +97,8 @@ def refusal_of(error: BaseException) -> RequestError:
         return unavailable(f"the engine cannot answer: {error}", "engine_unavailable")
     if isinstance(error, Stalled):
         return unavailable(str(error), "engine_stalled")
+    if isinstance(error, StoreFenced):
+        return unavailable(f"the session has moved to another sidecar: {error}", "session_moved")
     if isinstance(error, StoreError):
         return unavailable(f"it could not be stored: {error}", "store_unavailable")
     if isinstance(error, VersionChanged):

@@ -33,3 +33,7 @@ class Policy:
     overflow_status: int = 400
     retry_window: float = 60.0
     max_roots: int = 1024
+    max_session_bytes: int | None = None
+    """What one session may store."""
+    max_total_bytes: int | None = None
+    """What all sessions of the process may hold in memory."""

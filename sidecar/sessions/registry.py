@@ -1,6 +1,7 @@
 """All sessions: loaded from the store on first use, opened, looked at, finalized, discarded. One event loop.
 
-A session is in memory while it is open; finalized ones are rebuilt from the store when they are read.
+A session is in memory while it is open and this sidecar's own; finalized ones are rebuilt from the store when they
+are read. Whatever needs the session raises `SessionHeld` while another live sidecar owns it.
 """
 
 from __future__ import annotations
@@ -9,24 +10,37 @@ import asyncio
 import logging
 import time
 import uuid
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
-from adapters.protocols.errors import RequestError, bad_field
+from adapters.protocols.errors import bad_field
 from sidecar.generation.controller import Controller
-from sidecar.sessions.errors import session_closed, session_of_another_run, session_unknown, unavailable
-from sidecar.sessions.export import recorded_rules, training_rules
+from sidecar.replicas.claims import Claims
+from sidecar.sessions.errors import (
+    session_closed,
+    session_moved,
+    session_of_another_run,
+    session_unknown,
+    unavailable,
+)
+from sidecar.sessions.finalizing import final_plans, finalize_reply
+from sidecar.sessions.loading import Loader
+from sidecar.sessions.memory import SessionMemory
 from sidecar.sessions.policy import Policy
-from sidecar.sessions.segments_read import read_segments
+from sidecar.sessions.room import Room
+from sidecar.sessions.rules import recorded_rules
 from sidecar.sessions.session import Session
 from sidecar.sessions.view import session_view
-from sidecar.store.protocol import SessionRow, Store, StoredSession
+from sidecar.store.ownership import Fence
+from sidecar.store.protocol import SessionRow, Store, StoreFenced
 from sidecar.tito.model import Model
-from sidecar.tito.modes import recorded_modes
 from sidecar.tito.reading import Readings
-from sidecar.tito.segments import NoSteps, SegmentPlan, TrainingRules, plan_segments
-from sidecar.tito.trajectory import main_lineage
+from sidecar.tito.segments import NoSteps, plan_segments
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LONGEST_ID = 256
 _NOTHING_DISCARDED = {"success": True, "session_removed": False, "segments_removed": 0}
@@ -42,13 +56,15 @@ def check_session_id(session_id: str) -> str:
 class Registry:
     """Sessions by id."""
 
-    def __init__(self, store: Store, controller: Controller, model: Model, policy: Policy) -> None:
+    def __init__(self, store: Store, claims: Claims, controller: Controller, model: Model, policy: Policy) -> None:
         self._store = store
         self._policy = policy
-        self._controller = controller
-        self._model = model
-        self._sessions: dict[str, Session] = {}
+        self._loader = Loader(store, claims, controller, model, policy.retry_window, self._on_fenced)
+        self.memory = self._sessions = SessionMemory()
+        self._room = Room(self._sessions, policy.max_total_bytes)
         self._loading: dict[str, asyncio.Task[Session | None]] = {}
+        self._taken: dict[str, asyncio.Task[Any]] = {}
+        """Work on the store during which a session must not be loaded."""
         self.stopping = False
 
     def readings(self, session_id: str) -> Readings:
@@ -63,17 +79,14 @@ class Registry:
         failure = self._store.failure()
         if failure is not None:  # known before the engine works for a reply that could not be given
             raise unavailable(f"the store cannot write: {failure}", "store_unavailable")
-        session = await self._find(check_session_id(session_id))
-        if session is None:
-            session = await self._create(session_id, {"instance_id": instance_id})
-        return self._open(session)
+        await self._room.make()
+        fields = {"instance_id": instance_id}
+        return self._open(await self._find_or_create(check_session_id(session_id), fields))
 
     async def open(self, session_id: str | None, fields: dict[str, Any]) -> Session:
         """Open a session, or find the open one of that id. `fields` are those of its row."""
         session_id = check_session_id(session_id if session_id is not None else uuid.uuid4().hex)
-        session = await self._find(session_id)
-        if session is None:
-            return await self._create(session_id, fields)
+        session = await self._find_or_create(session_id, fields)
         await self._join_run(self._open(session), fields.get("run_id"))
         return session
 
@@ -83,13 +96,15 @@ class Registry:
         row = session.row
         if run_id is None or run_id == row.run_id:
             return
-        if row.run_id is not None and (len(session.trajectory) or session.runs):
+        if row.run_id is not None and (len(session.trajectory) or session.runs or len(session.waiting)):
             raise session_of_another_run(session.session_id, row.run_id, run_id)
         row.run_id, row.updated_at = run_id, time.time()
-        await self._store.save_session(row)
+        await session.store.save_session(row)
 
     @staticmethod
     def _open(session: Session) -> Session:
+        if session.store.lost is not None:
+            raise session_moved(session.session_id)
         if not session.open:  # one that is being closed counts as closed
             state = "finalized" if session.row.state == "open" else session.row.state
             raise session_closed(session.session_id, state)
@@ -112,15 +127,15 @@ class Registry:
             if row.finalization is not None:
                 reply: dict[str, Any] = row.finalization["reply"]
                 return reply
-            if row.state == "discarded":
-                raise session_closed(session_id, "discarded")
+            if row.state != "open":
+                raise session_closed(session_id, row.state)
             session.closing = True
             try:
                 aborted = await session.quiet(timeout)
                 rules = self._policy.training
-                plans = self._plans(session, anchor_step_id, rules)
+                plans = final_plans(session, anchor_step_id, rules)
                 row.instance_id = instance_id or row.instance_id
-                reply = self._summary(session, plans, aborted)
+                reply = finalize_reply(session, plans, aborted)
                 row.finalization = {
                     "reply": reply,
                     "label": label,
@@ -129,7 +144,7 @@ class Registry:
                     **recorded_rules(rules),
                 }
                 row.state, row.updated_at = "finalized", time.time()
-                await self._store.save_session(row)
+                await session.store.save_session(row)
             except BaseException:
                 session.closing, row.state, row.finalization = False, "open", None
                 raise
@@ -142,18 +157,19 @@ class Registry:
         if session is None:
             return _NOTHING_DISCARDED
         async with session.lock:
-            if session.row.state == "discarded":
+            if session.row.state in ("discarded", "expired"):
                 return _NOTHING_DISCARDED
             try:
                 segments = len(plan_segments(session.trajectory, rules=self._policy.training))
             except NoSteps:
                 segments = 0
+            await self._loader.claim_closed(session)
             before = session.row.state
             session.closing = True
             session.row.state, session.row.updated_at = "discarded", time.time()
             try:
                 await session.quiet(0)
-                await self._store.discard_session(session.row)
+                await session.store.discard_session(session.row)
             except BaseException:
                 session.closing, session.row.state = False, before
                 raise
@@ -164,27 +180,19 @@ class Registry:
         """The live view of `GET /session/{id}`. Raises `RequestError` (404)."""
         return await session_view(await self._known(session_id), self._policy.rules)
 
-    async def read(self, session_id: str, *, drain: bool, include_drained: bool) -> dict[str, Any]:
-        """The segments of a finalized session. Raises `RequestError`."""
-        session = await self._known(session_id)
-        row = session.row
-        if row.state == "discarded":
-            raise session_closed(session_id, "discarded")
-        if row.finalization is None:
-            raise RequestError(
-                409,
-                f"session {session_id!r} is {row.state}; finalize it before it is read",
-                code="session_not_finalized",
-                retry=False,
-            )
-        if row.drained_at is not None and not include_drained:
-            return {"success": True, "data": [], "drained": True}
-        plans = self._plans(session, row.finalization["anchor_step_id"], training_rules(row))
-        data = await read_segments(self._store, session, plans)
-        if drain and row.drained_at is None:
-            row.drained_at = time.time()
-            await self._store.save_session(row)
-        return {"success": True, "data": data, "drained": row.drained_at is not None}
+    async def while_unloaded(self, session_id: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """What `work` gives; whoever asks for the session waits for its end. None, without doing it, if the session
+        is in memory."""
+        if session_id in self._sessions or session_id in self._loading or session_id in self._taken:
+            return None
+        self._taken[session_id] = task = asyncio.get_running_loop().create_task(work())
+        task.add_done_callback(partial(self._give_back, session_id))
+        return await asyncio.shield(task)
+
+    def _give_back(self, session_id: str, task: asyncio.Task[Any]) -> None:
+        del self._taken[session_id]
+        if not task.cancelled():
+            task.exception()  # nobody else may look any more
 
     async def stop(self, timeout: float) -> None:
         """Refuse new calls, give running steps `timeout` seconds to be committed, then cancel them. Detached steps
@@ -198,6 +206,8 @@ class Registry:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for session in self._sessions.values():
+            session.waiting.stop()
 
     async def _known(self, session_id: str) -> Session:
         session = await self._find(session_id)
@@ -207,27 +217,55 @@ class Registry:
 
     async def _find(self, session_id: str) -> Session | None:
         """From memory or from the store; concurrent callers share one load. Only open sessions stay in memory."""
+        while (taken := self._taken.get(session_id)) is not None:
+            await asyncio.wait([taken])
         known = self._sessions.get(session_id)
-        if known is not None:
+        if known is not None and await self._loader.still_ours(known):
             return known
         loading = self._loading.get(session_id)
         if loading is None:
-            loading = asyncio.get_running_loop().create_task(self._load(session_id))
-            self._loading[session_id] = loading
-            loading.add_done_callback(lambda _: self._loading.pop(session_id, None))
+            loading = self._begin(session_id, self._load(session_id))
         return await asyncio.shield(loading)
 
-    async def _load(self, session_id: str) -> Session | None:
-        stored = await self._store.load_session(session_id)
-        if stored is None:
-            return None
-        session = Session(stored, self._store, self._controller, self._model)
-        if session.open:
-            await session.settle_interrupted()
-            session = self._sessions.setdefault(session_id, session)
+    async def _find_or_create(self, session_id: str, fields: dict[str, Any]) -> Session:
+        """The session, made by one of those who ask for it at once: another one that looked into the store in the
+        meantime would claim it anew, and fence the first."""
+        while (session := await self._find(session_id)) is None:
+            if session_id not in self._loading:
+                self._begin(session_id, self._create(session_id, fields))
         return session
 
-    async def _create(self, session_id: str, fields: dict[str, Any]) -> Session:
+    def _begin(self, session_id: str, work: Coroutine[Any, Any, Session | None]) -> asyncio.Task[Session | None]:
+        """Whoever asks for the session meanwhile waits for this."""
+        self._loading[session_id] = loading = asyncio.get_running_loop().create_task(work)
+        loading.add_done_callback(lambda _: self._loading.pop(session_id, None))
+        return loading
+
+    async def _load(self, session_id: str) -> Session | None:
+        session = await self._loader.load(session_id)
+        if session is None or not session.open:
+            return session
+        if session.store.lost is not None:  # taken while it was loaded, when nobody could be told
+            raise session_moved(session_id)
+        return self._sessions.setdefault(session_id, session)
+
+    def _on_fenced(self, session_id: str, fence: Fence | None) -> None:
+        """Another sidecar has the session: forget it and end what runs; its calls are told to try again."""
+        log.warning("session lost to another sidecar: session_id=%s", session_id)
+        session = self._sessions.get(session_id)
+        if session is not None and session.store.fence is fence:
+            del self._sessions[session_id]
+            session.lose()
+
+    def compare(self, owned: Mapping[str, int]) -> None:
+        """After a time without a lease: give up the sessions that others have taken since. `owned` are the epochs
+        of this sidecar's sessions in the store, read while the lease was valid again."""
+        for session in self._sessions.values():
+            fence, session_id = session.store.fence, session.session_id
+            if fence is not None and owned.get(session_id) != fence.epoch:
+                session.store.lose(StoreFenced(f"session {session_id} was taken over while the lease was over"))
+
+    async def _create(self, session_id: str, fields: dict[str, Any]) -> Session | None:
         if not fields.get("sampling") and not self._policy.sampling_pin:
             log.warning(
                 "session without a sampling pin: session_id=%s; agents choose temperature and top_p", session_id
@@ -243,41 +281,12 @@ class Registry:
             created_at=now,
             updated_at=now,
         )
-        session = self._sessions.setdefault(
-            session_id, Session(StoredSession(row), self._store, self._controller, self._model)
-        )
-        if session.row is row:
-            try:
-                await self._store.save_session(row)
-            except BaseException:
-                del self._sessions[session_id]
-                raise
-        return session
-
-    @staticmethod
-    def _plans(session: Session, anchor_step_id: str | None, rules: TrainingRules) -> list[SegmentPlan]:
+        session = self._sessions[session_id] = self._loader.new(row)
         try:
-            return plan_segments(session.trajectory, anchor_step_id, rules)
-        except NoSteps:
-            raise RequestError(
-                400, f"session {session.session_id!r} has no steps; discard it instead", code="no_steps"
-            ) from None
-        except KeyError:
-            raise bad_field("anchor_step_id", anchor_step_id, "send a step id of this session") from None
-
-    @staticmethod
-    def _summary(session: Session, plans: list[SegmentPlan], aborted: list[str]) -> dict[str, Any]:
-        main = main_lineage(session.trajectory)
-        return {
-            "success": True,
-            "aborted_step_ids": aborted,
-            "session_id": session.session_id,
-            "trajectory_id": session.session_id,
-            "instance_id": session.row.instance_id,
-            "finalization_id": uuid.uuid4().hex,
-            "num_steps": sum(node.record.state == "committed" for node in session.trajectory),
-            "num_turns": sum(node.delivered and node.record.state == "committed" for node in main),
-            "num_segments": len(plans),
-            "history_rewritten": any(plan.reason == "history_rewrite" for plan in plans),
-            "token_build_mode": recorded_modes(plans[-1].leaf.record.extra)["token_build_mode"],
-        }
+            await session.store.create_session(row)
+        except StoreFenced:  # another sidecar created it just now
+            return await self._load(session_id)
+        except BaseException:
+            self._sessions.pop(session_id, None)
+            raise
+        return session

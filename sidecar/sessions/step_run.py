@@ -14,11 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from adapters.models.reply import Delta, Reply
+from adapters.models.reply import Reply
 from adapters.protocols.errors import RequestError
 from sidecar.generation.controller import Stalled
 from sidecar.generation.generation import Generation
 from sidecar.sessions.draft import StepDraft
+from sidecar.sessions.step_reader import StepReader
 from sidecar.store.protocol import StoreError
 from sidecar.tito.records import StepRecord
 
@@ -63,14 +64,26 @@ class StepOwner(Protocol):
     async def store_detached(self, record: StepRecord) -> None:
         """Store a step that waits for its retry."""
 
+    def leave(self, record: StepRecord, draft: StepDraft) -> None:
+        """Keep a step whose run is over, though the store could not be told how it ended."""
+
     def retire(self, run: StepRun) -> None:
         """The run is over: forget it."""
 
 
 class StepRun:
-    """One running step. `retry_window` is how many seconds a detached step waits for its retry."""
+    """One running step. `retry_window` is how many seconds a detached step waits for its retry.
 
-    def __init__(self, owner: StepOwner, draft: StepDraft, generation: Generation, retry_window: float) -> None:
+    `stored` is what the store has of a step that an earlier process left detached, and that goes on here."""
+
+    def __init__(
+        self,
+        owner: StepOwner,
+        draft: StepDraft,
+        generation: Generation,
+        retry_window: float,
+        stored: StepRecord | None = None,
+    ) -> None:
         self.draft = draft
         self.generation = generation
         self.result: StepResult | None = None
@@ -83,8 +96,9 @@ class StepRun:
         self._readers: set[StepReader] = set()
         self._ending = False
         self._abort_reason: str | None = None
-        self._stored = False
-        """The store has the step as a detached one."""
+        self._stored = stored
+        """The step as the store has it while it is not final; None if the store has none of it."""
+        self._committing = False
         self._resumed = asyncio.Event()
         self._engine: asyncio.Task[None] | None = None
         self._done = asyncio.Event()
@@ -154,6 +168,7 @@ class StepRun:
             self.failure = RequestError(
                 503, "the sidecar is shutting down", kind="server_error", code="shutting_down", retry_after=1
             )
+            await self._store_cut()
             raise
         except Exception as error:
             self.failure = error
@@ -167,9 +182,23 @@ class StepRun:
 
     async def _abort_stored(self) -> None:
         """A step that failed leaves no trace, but one that was detached before is in the store, and ends there."""
-        if self._stored:
-            with suppress(StepAborted, StoreError):
-                await self._commit_aborted("it failed after it had been detached")
+        if self._stored is None:
+            return
+        try:
+            await self._commit_aborted("it failed after it had been detached")
+        except StepAborted:
+            pass
+        except StoreError:
+            self._owner.leave(self._stored, self.draft)
+
+    async def _store_cut(self) -> None:
+        """The process ends: a marked retry that reaches the next one goes on from what was sampled here. A step
+        that waits for its retry is stored already, and one that is complete must not go on."""
+        generation = self.generation
+        if self.detached or self._committing or generation.finish is not None or not generation.output_ids:
+            return
+        with suppress(StepAborted, StoreError):
+            await self._owner.store_detached(self.draft.record(generation, state="detached", reply=None))
 
     async def _generate_until_done(self) -> None:
         while True:
@@ -203,9 +232,8 @@ class StepRun:
     async def _wait_for_retry(self) -> None:
         if not self._owner.open:
             await self._commit_aborted("its session is closed")
-        record = self.draft.record(self.generation, state="detached", reply=None)
-        self._stored = True
-        await self._owner.store_detached(record)
+        self._stored = self.draft.record(self.generation, state="detached", reply=None)
+        await self._owner.store_detached(self._stored)
         try:
             async with asyncio.timeout(self._retry_window):
                 await self._resumed.wait()
@@ -216,9 +244,13 @@ class StepRun:
     async def _commit_aborted(self, reason: str) -> None:
         self._ending = True
         await self.generation.settle_rows()
-        record = self.draft.record(self.generation, state="aborted", reply=None)
-        await self._owner.commit(self, record)
+        await self._commit(self.draft.record(self.generation, state="aborted", reply=None))
         raise StepAborted(reason)
+
+    async def _commit(self, record: StepRecord) -> None:
+        self._committing = True
+        await self._owner.commit(self, record)
+        self._stored = None
 
     async def _commit_finished(self) -> None:
         generation = self.generation
@@ -229,7 +261,7 @@ class StepRun:
         record = self.draft.record(generation, state="committed", reply=reply)
         record.created_at = time.time()
         record.extra = {**record.extra, **notes}
-        await self._owner.commit(self, record)
+        await self._commit(record)
         if generation.text.held is not None:
             generation.text.release(reply)
         self.result = StepResult(
@@ -248,50 +280,3 @@ class StepRun:
             text.push(generation.output_ids[text.consumed : text.consumed + _SLICE])
             await asyncio.sleep(0)
         generation.read_text()
-
-
-class StepReader:
-    """One follower of a step. Text is made from the ids when somebody reads, so a slow agent holds up nobody."""
-
-    def __init__(self, run: StepRun, wake: asyncio.Event) -> None:
-        self.run = run
-        self.failure: Exception | None = None
-        """What this follower is told although the step waits on."""
-        self._wake = wake
-        self._shown = 0
-        self._closed = False
-
-    @property
-    def result(self) -> StepResult | None:
-        """The committed step; None while it runs. Raises what ended it otherwise."""
-        failure = self.failure or self.run.failure
-        if failure is not None:
-            raise failure
-        return self.run.result
-
-    def read(self) -> list[Delta]:
-        """What the agent may see and was not given yet.
-
-        A step that may have to start over shows nothing before it is complete: bytes cannot be taken back."""
-        generation = self.run.generation
-        if not self.run.over:
-            if not generation.request.resumable:
-                return []
-            generation.read_text()
-        new = generation.text.deltas[self._shown :]
-        self._shown += len(new)
-        return new
-
-    @property
-    def sampled(self) -> bool:
-        """There is a first token for the agent, so that headers may leave. Until a step that may have to start over
-        is complete, its failure can still have a status."""
-        generation = self.run.generation
-        return bool(generation.output_ids) and (generation.request.resumable or self.run.over)
-
-    def close(self) -> None:
-        """Stop following; idempotent."""
-        if not self._closed:
-            self._closed = True
-            self.run.generation.listeners.discard(self._wake)
-            self.run.leave(self)

@@ -11,7 +11,7 @@ from sidecar.sessions.session import Session
 from sidecar.sessions.step_run import StepRun
 from sidecar.tito.breaks import Place, find_breaks, needed_keys, to_explain
 from sidecar.tito.fingerprint import MatchRules
-from sidecar.tito.records import BreakReason, Forgiven
+from sidecar.tito.records import BreakReason, Forgiven, StepRecord
 from sidecar.tito.rejected import rejected_steps
 from sidecar.tito.trajectory import Node, main_lineage
 
@@ -36,7 +36,7 @@ async def session_view(session: Session, rules: MatchRules) -> dict[str, Any]:
         "run_id": session.row.run_id,
         "state": session.row.state,
         "lineages": len(session.trajectory.roots),
-        "steps": [*committed, *map(_running, session.runs.values())],
+        "steps": [*committed, *map(_waiting, session.waiting), *map(_running, session.runs.values())],
     }
 
 
@@ -84,6 +84,17 @@ def _break_reason(node: Node, place: Place | None, continuing: bool) -> dict[str
         "segment_reason": reason.segment_reason,
         "message_index": reason.message_index,
         "field": reason.field,
+    }
+
+
+def _waiting(record: StepRecord) -> dict[str, Any]:
+    return {
+        "step_id": record.step_id,
+        "parent": record.parent_id,
+        "state": record.state,
+        "delivered": False,
+        "output_tokens": len(record.output_ids),
+        "sampling": record.sampling,
     }
 
 

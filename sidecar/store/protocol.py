@@ -6,17 +6,27 @@ grouped into transactions by one writer; callers of one event loop may call conc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+from sqlalchemy import Connection
 
 from sidecar.tito.records import StepRecord
 
-SessionState = Literal["open", "finalized", "discarded"]
+if TYPE_CHECKING:
+    from sidecar.store.ownership import Fence
+
+T = TypeVar("T")
+
+SessionState = Literal["open", "finalized", "discarded", "expired"]
 
 
 class StoreError(Exception):
-    """The store could not do what was asked; nothing was half-written. The message says what to look at."""
+    """The store could not do what was asked; nothing was half-written. The message says what to look at.
+
+    Where the connection to a server was lost at a COMMIT and could not be made again in time, the write may have
+    been committed all the same: nobody was told of it, and it is in nobody's way."""
 
 
 class StoreBusy(StoreError):  # noqa: N818 - it is a state, and the caller answers 503 to it
@@ -25,6 +35,36 @@ class StoreBusy(StoreError):  # noqa: N818 - it is a state, and the caller answe
 
 class StoreVersionError(StoreError):
     """The database was written by a newer, incompatible version of this program."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """A sidecar that shares the store, and until when it is known to live, in Unix seconds of the database's clock.
+
+    Its URLs are without `/v1`; None while it starts."""
+
+    sidecar_id: str
+    url: str | None
+    control_url: str | None
+    expires_at: float | None
+
+
+class StoreFenced(StoreError):  # noqa: N818 - what became of the session
+    """Another sidecar has taken the session: nothing of it can be written here any more."""
+
+
+class LeaseLapsed(StoreError):  # noqa: N818 - a state, which the next renewal ends
+    """This sidecar's lease ran out before it could be renewed. Its sessions may be its own still."""
+
+
+class SessionHeld(StoreError):  # noqa: N818 - where the session is
+    """Another live sidecar holds the session, for `seconds_left` unless it renews its lease."""
+
+    def __init__(self, session_id: str, holder: LeaseRow, seconds_left: float) -> None:
+        super().__init__(f"session {session_id} is held by sidecar {holder.sidecar_id} at {holder.url}")
+        self.session_id = session_id
+        self.holder = holder
+        self.seconds_left = seconds_left
 
 
 @dataclass(slots=True)
@@ -51,6 +91,8 @@ class StoredSession:
 
     row: SessionRow
     steps: list[StepRecord] = field(default_factory=list)
+    blob_bytes: int = 0
+    """Of the session's messages and rows, as they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +104,8 @@ class PauseRow:
     mode: str
     reason: str | None
     lease_expires_at: float
+    sidecar_id: str | None = None
+    """Which sidecar is paused."""
 
 
 class Store(Protocol):
@@ -77,22 +121,26 @@ class Store(Protocol):
     def failure(self) -> str | None:
         """Why the store cannot write at present, or None."""
 
-    async def save_session(self, row: SessionRow) -> None:
-        """Insert or replace a session's row."""
+    async def save_session(self, row: SessionRow, fence: Fence | None = None) -> None:
+        """Insert or replace a session's row. With a `fence`, this and the writes below raise `StoreFenced` once
+        another sidecar has the session, and `LeaseLapsed` while this one's lease is over."""
+
+    async def create_session(self, row: SessionRow, fence: Fence) -> None:
+        """Insert a session that the fence's sidecar owns. Raises `StoreFenced` if another one was faster."""
 
     async def load_session(self, session_id: str) -> StoredSession | None:
         """The session with all its steps, or None for an id never seen."""
 
-    async def save_step(self, step: StepRecord, blobs: Mapping[bytes, bytes]) -> None:
+    async def save_step(self, step: StepRecord, blobs: Mapping[bytes, bytes], fence: Fence | None = None) -> None:
         """Insert a step or replace the one with its `step_id`, and the blobs (key -> bytes) it refers to. Its
         session has to be saved first.
 
         A blob is kept once per session, whichever step brings it first."""
 
-    def mark_delivered(self, session_id: str, step_id: str) -> None:
+    def mark_delivered(self, session_id: str, step_id: str, fence: Fence | None = None) -> None:
         """Set `delivered` in a later group commit; never blocks and never fails the caller."""
 
-    async def discard_session(self, row: SessionRow) -> int:
+    async def discard_session(self, row: SessionRow, fence: Fence | None = None) -> int:
         """Save `row` as a tombstone and delete the session's steps and blobs; the number of steps deleted."""
 
     async def read_blobs(self, session_id: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -106,6 +154,12 @@ class Store(Protocol):
 
     async def list_pauses(self) -> list[PauseRow]:
         """All pauses, expired ones included."""
+
+    async def query(self, what: str, work: Callable[[Connection], T]) -> T:
+        """Run `work` on a snapshot: for views of many sessions (`listing.py`), which do not hold up the writer."""
+
+    async def transact(self, what: str, work: Callable[[Connection], T]) -> T:
+        """Run `work` in a transaction of its own, which has to be short: the writer waits meanwhile."""
 
     async def counts(self) -> dict[str, int]:
         """`{"sessions": n, "steps": n}` for views and `/trajectory/stats`."""

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from sidecar.store.checksum import blob_checksum, check_step, step_checksum
+from sidecar.store.packed import Packer
 from sidecar.store.protocol import PauseRow, SessionRow
 from sidecar.tito.records import BreakReason, Forgiven, RoutedRows, StepRecord, VersionSpan
 
@@ -26,7 +28,7 @@ _FLOAT32 = np.dtype("<f4")
 
 def session_row(record: SessionRow) -> Row:
     """The row of table `session`. Raises `TypeError` for what JSON cannot hold."""
-    return {
+    row = {
         "session_id": record.session_id,
         "instance_id": record.instance_id,
         "run_id": record.run_id,
@@ -38,6 +40,7 @@ def session_row(record: SessionRow) -> Row:
         "finalization": None if record.finalization is None else _to_json(record.finalization),
         "drained_at": record.drained_at,
     }
+    return _checked(row)
 
 
 def session_record(row: Mapping[str, Any]) -> SessionRow:
@@ -53,10 +56,10 @@ def session_record(row: Mapping[str, Any]) -> SessionRow:
     )
 
 
-def step_row(record: StepRecord) -> Row:
+def step_row(record: StepRecord, packer: Packer) -> Row:
     """The row of table `step`. Raises `ValueError` for a wrong array, `TypeError` for what JSON cannot hold."""
     reason = record.break_reason
-    return {
+    row = {
         "session_id": record.session_id,
         "step_id": record.step_id,
         "begun": record.begun,
@@ -94,16 +97,20 @@ def step_row(record: StepRecord) -> Row:
         else _to_json((reason.segment_reason, reason.message_index, reason.field)),
         "extra": _to_json(record.extra),
         "message_hashes": _pack_keys(record.message_hashes),
-        "prefix": record.prefix,
-        "reply": record.reply,
-        "context_ids": _to_bytes("context_ids", record.context_ids, _INT32),
-        "output_ids": _to_bytes("output_ids", record.output_ids, _INT32),
+        "prefix": packer.pack(record.prefix),
+        "reply": packer.pack(record.reply),
+        "context_ids": packer.pack(_to_bytes("context_ids", record.context_ids, _INT32)),
+        "output_ids": packer.pack(_to_bytes("output_ids", record.output_ids, _INT32)),
         "output_logprobs": _to_bytes("output_logprobs", record.output_logprobs, _FLOAT32),
     }
+    row["checksum"] = step_checksum(row)
+    return _checked(row)
 
 
-def step_record(row: Mapping[str, Any]) -> StepRecord:
-    """The step of a row of table `step`. Its arrays are read-only views of the row's bytes."""
+def step_record(row: Mapping[str, Any], packer: Packer) -> StepRecord:
+    """The step of a row of table `step`. Its arrays are read-only views of bytes. Raises `ValueError` for a row
+    that is not as it was stored."""
+    row = check_step(row)
     reason, routed = row["break_reason"], row.get("routed_rows")
     return StepRecord(
         **{
@@ -117,32 +124,51 @@ def step_record(row: Mapping[str, Any]) -> StepRecord:
             "break_reason": None if reason is None else BreakReason(*orjson.loads(reason)),
             "extra": orjson.loads(row["extra"]),
             "message_hashes": tuple(_unpack_keys(row["message_hashes"])),
-            "context_ids": np.frombuffer(row["context_ids"], _INT32).astype(np.int32, copy=False),
-            "output_ids": np.frombuffer(row["output_ids"], _INT32).astype(np.int32, copy=False),
+            "prefix": packer.unpack(row["prefix"]),
+            "reply": packer.unpack(row["reply"]),
+            "context_ids": _from_bytes(packer.unpack(row["context_ids"])),
+            "output_ids": _from_bytes(packer.unpack(row["output_ids"])),
             "output_logprobs": np.frombuffer(row["output_logprobs"], _FLOAT32).astype(np.float32, copy=False),
         }
     )
 
 
-def blob_rows(session_id: str, blobs: Mapping[bytes, bytes]) -> list[Row]:
+def blob_rows(session_id: str, blobs: Mapping[bytes, bytes], packer: Packer) -> list[Row]:
     """The rows of table `blob`, one for each key."""
-    return [{"session_id": session_id, "key": key, "data": data} for key, data in blobs.items()]
+    packed = {key: packer.pack(data) for key, data in blobs.items()}
+    return [
+        {"session_id": session_id, "key": key, "data": data, "checksum": blob_checksum(key, data)}
+        for key, data in packed.items()
+    ]
 
 
 def pause_row(record: PauseRow) -> Row:
     """The row of table `pause`."""
-    return {
+    row = {
         "pause_id": record.pause_id,
         "scope": record.scope,
         "mode": record.mode,
         "reason": record.reason,
         "lease_expires_at": record.lease_expires_at,
+        "sidecar_id": record.sidecar_id,
     }
+    return _checked(row)
 
 
 def pause_record(row: Mapping[str, Any]) -> PauseRow:
     """The pause of a row of table `pause`."""
     return PauseRow(**row)
+
+
+def _checked(row: Row) -> Row:
+    """The row, if every database can keep it. Raises `ValueError`: PostgreSQL has no text with a NUL character, and
+    SQLite keeps a NaN as NULL."""
+    for name, value in row.items():
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError(f"{name} holds a NUL character, which no database keeps in a text; leave it out")
+        if isinstance(value, float) and value != value:
+            raise ValueError(f"{name} is not a number; give a time in Unix seconds")
+    return row
 
 
 def _to_json(value: Any) -> str:
@@ -154,6 +180,10 @@ def _to_bytes(name: str, array: npt.NDArray[Any], dtype: np.dtype[Any]) -> bytes
     if array.ndim != 1 or array.dtype.kind != dtype.kind or array.dtype.itemsize != dtype.itemsize:
         raise ValueError(f"{name} is {array.dtype} of shape {array.shape}; give one dimension of {dtype.name}")
     return array.astype(dtype, copy=False).tobytes()
+
+
+def _from_bytes(data: bytes) -> npt.NDArray[np.int32]:
+    return np.frombuffer(data, _INT32).astype(np.int32, copy=False)
 
 
 def _pack_keys(keys: Sequence[bytes]) -> bytes:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     Double,
     ForeignKey,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -24,7 +26,7 @@ from sqlalchemy import (
 SCHEMA_MAJOR = 1
 """Raised when an older program could no longer read or write the tables."""
 
-SCHEMA_MINOR = 1
+SCHEMA_MINOR = 2
 """Raised when something was added that an older program may ignore."""
 
 VERSION_KEY = "schema_version"
@@ -52,7 +54,19 @@ session = Table(
     Column("updated_at", Double, nullable=False),
     Column("finalization", Text),
     Column("drained_at", Double),
+    Column("owner", Text),
+    Column("epoch", BigInteger),
+    Column("stored_bytes", BigInteger),
+    Column("forgotten_at", Double),
+    Column("drain_id", Text),
+    Index("session_by_state", "state", "updated_at"),
+    Index("session_by_instance", "instance_id"),
+    Index("session_by_drain", "drained_at", "state", "updated_at"),  # the unread are few among many drained ones
+    Index("session_by_drain_id", "drain_id"),
 )
+
+SESSION_APART = frozenset({"owner", "epoch", "stored_bytes", "forgotten_at", "drain_id"})
+"""Columns of `session` that saving a session's row leaves as they are: each has statements of its own."""
 
 # A step without its session could never be loaded, so the foreign key refuses it instead of losing it.
 # Short columns come first: SQLite then finds them, and changes `delivered`, without the pages of the arrays.
@@ -99,6 +113,7 @@ step = Table(
     Column("context_ids", LargeBinary, nullable=False),
     Column("output_ids", LargeBinary, nullable=False),
     Column("output_logprobs", LargeBinary, nullable=False),
+    Column("checksum", Text),
     # NULLs are distinct in SQLite and PostgreSQL: any number of steps may be without a sequence number.
     UniqueConstraint("session_id", "sequence", name="step_sequence"),
 )
@@ -109,6 +124,7 @@ blob = Table(
     Column("session_id", Text, ForeignKey("session.session_id"), primary_key=True),
     Column("key", LargeBinary, primary_key=True),
     Column("data", LargeBinary, nullable=False),
+    Column("checksum", Text),
 )
 
 pause = Table(
@@ -119,13 +135,39 @@ pause = Table(
     Column("mode", Text, nullable=False),
     Column("reason", Text),
     Column("lease_expires_at", Double, nullable=False),
+    Column("sidecar_id", Text),
 )
 
-ADDED = {1: (step.c.tokenizer_sha256, step.c.tokenizer, step.c.routed_rows)}
+lease = Table(
+    "lease",
+    metadata,
+    Column("sidecar_id", Text, primary_key=True),
+    Column("url", Text),
+    Column("control_url", Text),
+    Column("expires_at", Double),
+)
+
+ADDED: dict[int, tuple[Column[Any], ...]] = {
+    1: (step.c.tokenizer_sha256, step.c.tokenizer, step.c.routed_rows),
+    2: (
+        session.c.owner,
+        session.c.epoch,
+        session.c.stored_bytes,
+        session.c.forgotten_at,
+        session.c.drain_id,
+        pause.c.sidecar_id,
+        step.c.checksum,
+        blob.c.checksum,
+    ),
+}
 """Minor version -> the columns that came with it. They allow NULL: that is what they hold in older rows, and what
-an older program leaves in them."""
+an older program leaves in them. Tables and indexes that came with a version need no list: whatever is not there
+is created."""
+
+ADDED_TABLES = {2: (lease,)}
+"""Minor version -> the tables that came with it."""
 
 
 def columns_since(minor: int) -> tuple[Column[Any], ...]:
-    """The columns that a database of this minor version lacks."""
+    """The columns that a database of this minor version lacks, in tables that it has."""
     return tuple(column for added, columns in sorted(ADDED.items()) if added > minor for column in columns)

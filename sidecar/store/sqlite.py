@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from sidecar.store.backend import Fault
 from sidecar.store.protocol import StoreError
+from sidecar.store.sqlite_files import FilesGone, OpenFiles
 
 T = TypeVar("T")
 
@@ -38,6 +39,7 @@ _CAUSES = {
     sqlite3.SQLITE_IOERR: ("input/output error", "check the disk; network file systems are not supported"),
     sqlite3.SQLITE_BUSY: ("locked by another process", "stop that process, or give each sidecar its own file"),
 }
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _WAITS = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _FAULTS_OF_ONE_ROW = (
     sqlite3.SQLITE_CONSTRAINT,
@@ -86,6 +88,7 @@ class SqliteBackend:
     def __init__(self, path: Path, busy_timeout: float) -> None:
         """`busy_timeout`: seconds to wait for a lock that another process holds."""
         self._path = path
+        self._files = OpenFiles(path)
         # No transactions by the driver: it begins them later than SQLAlchemy does, and none for reads.
         connect_args = {"isolation_level": None, "timeout": busy_timeout}
         self.write_engine = create_engine(
@@ -107,8 +110,12 @@ class SqliteBackend:
         _set_up(self.write_engine, partial(_set_up_writer, path, busy_timeout), "BEGIN IMMEDIATE")
         _set_up(self._read_engine.sync_engine, _set_up_reader, "BEGIN")
 
-    async def write(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in a transaction in the writer's thread."""
+    async def prepare(self, read_only: bool) -> None:
+        """Create the file if it may be created."""
+        await asyncio.to_thread(check_file if read_only else prepare_file, self._path)
+
+    async def write(self, work: Callable[[Connection], T], *, once: bool = False) -> T:
+        """Run `work` in a transaction in the writer's thread. A COMMIT that fails is always rolled back."""
         return await asyncio.get_running_loop().run_in_executor(self._write_thread, self._transact, work)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
@@ -127,14 +134,31 @@ class SqliteBackend:
         self._write_thread.shutdown(wait=False)
 
     def _transact(self, work: Callable[[Connection], T]) -> T:
-        with self.write_engine.begin() as connection:
-            return work(connection)
+        try:
+            with self.write_engine.begin() as connection:
+                result = work(connection)
+                self._files.check()
+                return result
+        except FilesGone as gone:
+            if gone.log_only:
+                self._save_log()
+            raise
+
+    def _save_log(self) -> None:
+        """The log is still open here, though no start will find it: move what was committed into the database."""
+        with self.write_engine.connect() as connection:
+            connection.rollback()
+            raw = connection.connection.dbapi_connection
+            assert raw is not None
+            raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
 
 def describe(path: Path, error: BaseException) -> Fault:
     """What an exception raised by SQLAlchemy or SQLite says about the database at `path`."""
     cause = (error.orig if isinstance(error, StatementError) else None) or error
     code = getattr(cause, "sqlite_errorcode", None)
+    if isinstance(error, FilesGone):
+        return Fault(str(error), environmental=True, worth_splitting=False)
     if code is None:
         environmental = isinstance(error, DBAPIError | sqlite3.Error | PoolTimeoutError | StoreError)
         return Fault(f"{type(cause).__name__}: {cause}", environmental)
@@ -142,7 +166,8 @@ def describe(path: Path, error: BaseException) -> Fault:
     if code in _FAULTS_OF_ONE_ROW:
         return Fault(str(cause), environmental=False)
     what, remedy = _CAUSES.get(code, ("failed", "see the message of SQLite"))
-    return Fault(f"{path}: {what} ({cause}); {remedy}", True, worth_splitting=code not in _WAITS)
+    message = f"{path}: {what} ({cause}); {remedy}"
+    return Fault(message, True, worth_splitting=code not in _WAITS, damaged=code in _DAMAGED)
 
 
 def _set_up(engine: Engine, set_up: Callable[[Any], None], begin: str) -> None:

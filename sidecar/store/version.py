@@ -6,14 +6,15 @@ transactions on the writer's connection.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, insert, inspect, select, update
+from sqlalchemy import Connection, func, insert, inspect, select, update
 from sqlalchemy.schema import CreateColumn
 
 from sidecar.store import schema
 from sidecar.store.protocol import StoreError, StoreVersionError
 from sidecar.store.writes import insert_or_replace
 
-_OURS = f"{schema.SCHEMA_MAJOR}.{schema.SCHEMA_MINOR}"
+_LOCK = 0x7469746F
+"""Of the programs that create or upgrade tables in one PostgreSQL database, one at a time."""
 
 _PROBE_CHARACTERS = 65536
 """Large enough to need new pages, for which a full disk has no room."""
@@ -22,18 +23,20 @@ _PROBE_CHARACTERS = 65536
 _OURS = f"{schema.SCHEMA_MAJOR}.{schema.SCHEMA_MINOR}"
 
 
-def create_or_upgrade(connection: Connection) -> None:
+def create_or_upgrade(place: str, connection: Connection) -> None:
     """Create the tables in an empty database, else check its version and add the columns that it lacks.
 
     Raises `StoreVersionError` on a newer major version, `StoreError` on a database that is not ours. A newer
     minor version is fine and stays as it is: it only adds what this program may ignore."""
+    if connection.dialect.name == "postgresql":  # SQLite's transactions that write exclude each other anyway
+        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
     names = set(inspect(connection).get_table_names())
     if schema.meta.name in names:
-        _upgrade(connection, check(connection))
+        _upgrade(connection, check(place, connection))
     elif names:
         raise StoreError(
-            f"store {connection.engine.url.database} holds tables of another program "
-            f"({', '.join(sorted(names)[:3])}); give a path of its own"
+            f"store {place} holds tables of another program "
+            f"({', '.join(sorted(names)[:3])}); give a file, database or schema of its own"
         )
     else:
         schema.metadata.create_all(connection)
@@ -46,6 +49,10 @@ def _upgrade(connection: Connection, minor: int) -> None:
     for column in schema.columns_since(minor):
         definition = CreateColumn(column).compile(dialect=connection.dialect)
         connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}")
+    schema.metadata.create_all(connection)  # the tables that are not there yet, with their indexes
+    for table in schema.metadata.sorted_tables:
+        for index in table.indexes:
+            index.create(connection, checkfirst=True)
     connection.execute(update(schema.meta).where(schema.meta.c.key == schema.VERSION_KEY).values(value=_OURS))
 
 
@@ -60,10 +67,10 @@ def delete_probe(connection: Connection) -> None:
     connection.execute(schema.meta.delete().where(schema.meta.c.key == schema.PROBE_KEY))
 
 
-def check(connection: Connection) -> int:
+def check(place: str, connection: Connection) -> int:
     """Check the version of a database for a reader or writer of it; its minor version. Raises `StoreVersionError`
     on a newer major version, `StoreError` on a database without our tables."""
-    place = f"store {connection.engine.url.database}"
+    place = f"store {place}"
     if not inspect(connection).has_table(schema.meta.name):
         raise StoreError(f"{place} is no store of tito-sidecar; name the sidecar's --store or --state-dir")
     found = connection.execute(

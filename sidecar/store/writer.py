@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from sidecar.store.backend import Fault
-from sidecar.store.protocol import StoreBusy, StoreError
+from sidecar.store.protocol import LeaseLapsed, StoreBusy, StoreError
 from sidecar.store.writes import Write
 
 log = logging.getLogger(__name__)
@@ -191,12 +191,23 @@ class GroupedWriter:
         except Exception as error:
             return self._describe(error)
         for item in batch:
-            if item.future is not None:
+            if item.write.refused is not None:
+                self._refuse(item, item.write.refused)
+            elif item.future is not None:
                 # Posted marks change rows in place and may succeed on a full disk: they prove nothing.
                 self._recovered()
                 if not item.future.done():
                     item.future.set_result(item.write)
         return None
+
+    def _refuse(self, item: _Queued, reason: StoreError) -> None:
+        """The batch is committed, but without this one."""
+        if item.future is None and isinstance(reason, LeaseLapsed) and not self._closing:
+            self._queue.append(item)
+        elif item.future is None:
+            log.warning("%s was not stored: %s", item.write.what, reason)
+        elif not item.future.done():
+            item.future.set_exception(reason)
 
     def _fail(self, batch: list[_Queued], fault: Fault) -> list[_Queued]:
         """Tell the callers; the posted writes that are worth another try, in order."""

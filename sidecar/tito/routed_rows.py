@@ -7,12 +7,8 @@ segment of n tokens has n - 1 rows, unless its last steps lack some: those steps
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from adapters.engines.routed_experts import ExpertShape
 from sidecar.tito.records import RoutedRows, StepRecord
@@ -55,43 +51,3 @@ def rows_held(node: Node, shape: ExpertShape | None) -> int:
 def blob_key(step_id: str) -> bytes:
     """Where a step's rows are. They are written once, with the step's final record."""
     return b"routed:" + step_id.encode()
-
-
-def blob_keys(nodes: Sequence[Node]) -> list[bytes]:
-    """The blobs that `segment_rows` needs for a segment of these steps."""
-    return [blob_key(node.record.step_id) for node in nodes if node.record.routed_rows is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentRows:
-    """Unsigned ids, shape [tokens - 1, layers, topk]. The last `missing` rows are no engine's, but the first
-    experts in order: they belong to tokens that do not train and that no trained token follows."""
-
-    experts: npt.NDArray[Any]
-    missing: int
-
-
-def segment_rows(
-    nodes: Sequence[Node], trained: frozenset[str], blobs: Mapping[bytes, bytes]
-) -> SegmentRows | None:
-    """The rows of a segment whose steps are `nodes`, of which `trained` train.
-
-    None where a trained token has none: its steps were recorded without routing replay."""
-    leaf = nodes[-1]
-    covered, total = leaf.coverage, leaf.token_count - 1
-    needed = max((node.token_count - 1 for node in nodes if node.record.step_id in trained), default=0)
-    if covered is None or covered.end < needed:
-        return None
-    held = [(node.record.routed_rows, blob_key(node.record.step_id)) for node in nodes]
-    parts = [
-        (rows, blobs[key])
-        for rows, key in held
-        if rows is not None and (rows.layers, rows.topk) == (covered.layers, covered.topk)
-    ]
-    itemsize = max(rows.itemsize for rows, _ in parts)
-    experts = np.empty((total, covered.layers, covered.topk), f"<u{itemsize}")
-    for rows, data in parts:
-        shape = (rows.end - rows.start, rows.layers, rows.topk)
-        experts[rows.start : rows.end] = np.frombuffer(data, f"<u{rows.itemsize}").reshape(shape)
-    experts[covered.end :] = np.arange(covered.topk)
-    return SegmentRows(experts, total - covered.end)

@@ -1,4 +1,4 @@
-"""From a trajectory to what trains: segments with tokens, masks, logprobs and versions. Pure.
+"""From a trajectory to what trains: its segments, and which steps train in which. Pure.
 
 A segment is a path of steps from one that starts a segment to a leaf. A sampled token trains in the anchor's
 segment if that holds it, else in the first segment (by commit) that does; everywhere else it is context.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
-from sidecar.tito.records import CONTEXT_VERSION
 from sidecar.tito.rejected import rejected_steps
 from sidecar.tito.trajectory import Node, Trajectory, main_lineage
 from sidecar.tito.version_rules import ALL_VERSIONS, VersionRules, barred_by_version
@@ -187,41 +185,6 @@ def _reason(path: list[Node], seen: set[str], continuations: set[str]) -> str:
     return first.segment_reason or "root"
 
 
-def segment_arrays(plan: SegmentPlan) -> dict[str, Any]:
-    """`tokens`, `full_loss_mask`, `full_logprobs`, `full_versions`: lists of equal length.
-
-    Context has mask 0, logprob 0.0 and version "-1"; sampled but untrained tokens keep logprob and version."""
-    tokens: list[int] = []
-    mask: list[int] = []
-    logprobs: list[float] = []
-    versions: list[str] = []
-    for node in plan.nodes:
-        record = node.record
-        context, sampled = len(record.context_ids), len(record.output_ids)
-        tokens += record.context_ids.tolist()
-        tokens += record.output_ids.tolist()
-        mask += [0] * context + [int(record.step_id in plan.trained)] * sampled
-        logprobs += [0.0] * context
-        logprobs += record.output_logprobs.tolist()
-        versions += [CONTEXT_VERSION] * context
-        for span in record.version_spans:
-            versions += [span.version] * (span.end - span.start)
-    return {"tokens": tokens, "full_loss_mask": mask, "full_logprobs": logprobs, "full_versions": versions}
-
-
 def finish_reason(plan: SegmentPlan) -> str:
     """The model's finish reason of the last step, `segment_boundary` if a boundary closed the segment."""
     return "segment_boundary" if plan.closed else plan.leaf.record.finish_reason
-
-
-def version_spans(versions: list[str]) -> list[dict[str, Any]]:
-    """Runs of sampled tokens of one version as `{start, end, version}`, positions within the segment."""
-    spans: list[dict[str, Any]] = []
-    for position, version in enumerate(versions):
-        if version == CONTEXT_VERSION:
-            continue
-        if spans and spans[-1]["end"] == position and spans[-1]["version"] == version:
-            spans[-1]["end"] = position + 1
-        else:
-            spans.append({"start": position, "end": position + 1, "version": version})
-    return spans

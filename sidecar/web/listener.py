@@ -42,6 +42,8 @@ class Listener:
         self._flag = flag
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
+        self._bound: socket.socket | None = None
+        """Bound, and not served yet."""
         self.host = ""
         self.port = 0
 
@@ -65,10 +67,17 @@ class Listener:
             return f"{self._flag} has stopped listening"
         return None
 
+    def bind(self) -> None:
+        """Take the address: connections wait until `start`. Raises `ListenError`."""
+        self._bound = self._bind()
+        self.host, self.port = self._bound.getsockname()[:2]
+
     async def start(self) -> None:
-        """Bind and serve. Raises `ListenError`."""
-        bound = self._bind()
-        self.host, self.port = bound.getsockname()[:2]
+        """Serve; `bind` first if that was not done. Raises `ListenError`."""
+        if self._bound is None:
+            self.bind()
+        bound, self._bound = self._bound, None
+        assert bound is not None
         config = uvicorn.Config(
             self._app,
             http=BreakableProtocol,
@@ -90,6 +99,9 @@ class Listener:
 
     async def stop(self) -> None:
         """Close the listener and its connections; running responses get a few seconds."""
+        if self._bound is not None:
+            self._bound.close()
+            self._bound = None
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             await self._task

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sidecar.store.packed import Packer
 from tests.fake_sglang import Reply, faults
 from tests.fake_sglang.experts import routed_experts
 from tests.routing_replay.rows import assert_rows, only_segment, reasons, rows_of
@@ -29,10 +30,10 @@ def settings(shape: tuple[int, int, int]) -> dict[str, Any]:
 
 
 def stored_bytes(state: Path) -> list[bytes]:
-    """The rows in the store, as another process sees them."""
+    """The rows in the store, as another process sees them, unpacked."""
     with sqlite3.connect(f"file:{state / 'tito.db'}?mode=ro", uri=True) as database:
         found = database.execute("SELECT data FROM blob WHERE key >= ? AND key < ?", (b"routed:", b"routed;"))
-        return [data for (data,) in found]
+        return [Packer().unpack(data) for (data,) in found]
 
 
 @pytest.mark.parametrize(("experts", "width"), [(128, 1), (256, 1), (384, 2)])

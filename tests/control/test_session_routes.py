@@ -57,6 +57,7 @@ async def test_a_sessions_pin_wins_over_what_agents_ask(shared: Running) -> None
         ({"session_id": "a/b"}, "session_id", "without /"),
         ({"session_id": "x" * 257}, "session_id", "1 to 256"),
         ({"instance_id": []}, "instance_id", "string"),
+        ({"instance_id": "a\0b"}, "instance_id", "NUL"),
         ({"run_id": 1}, "run_id", "string"),
         ({"metadata": "x"}, "metadata", "object"),
         ({"sampling": 1}, "sampling", "object"),
@@ -196,7 +197,7 @@ async def test_reading_an_open_session_is_409_and_an_unknown_one_404(shared: Run
 
 @pytest.mark.parametrize(
     ("fields", "param"),
-    [({"drain": "yes"}, "drain"), ({"include_drained": 1}, "include_drained"), ({"arrays": "binary"}, "arrays")],
+    [({"drain": "yes"}, "drain"), ({"include_drained": 1}, "include_drained"), ({"arrays": "base64"}, "arrays")],
 )
 async def test_bad_fields_of_read_are_named(shared: Running, fields: dict[str, Any], param: str) -> None:
     error = (await shared.post("/trajectory/read", {"session_id": "x", **fields}, status=400))["error"]

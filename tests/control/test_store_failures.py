@@ -47,7 +47,7 @@ async def turn(running: Running, session: str) -> dict[str, Any]:
 
 
 async def test_a_session_that_cannot_be_stored_is_not_opened(shared: Running) -> None:
-    with failing(shared, "save_session"):
+    with failing(shared, "create_session"):
         await refused(shared, "/session/open", session_id="unstored")
         response = await shared.chat("unstored", ask())
         assert response.status_code == 503

@@ -116,11 +116,11 @@ class HeldStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def save_step(self, step: StepRecord, blobs: Mapping[bytes, bytes]) -> None:
+    async def save_step(self, step: StepRecord, blobs: Mapping[bytes, bytes], *fence: Any) -> None:
         if step.state == self._state:
             self.asked.set()
             await self.open.wait()
-        await self._store.save_step(step, blobs)
+        await self._store.save_step(step, blobs, *fence)
 
 
 def hold_store(monkeypatch: pytest.MonkeyPatch, state: str) -> list[HeldStore]:
@@ -128,8 +128,8 @@ def hold_store(monkeypatch: pytest.MonkeyPatch, state: str) -> list[HeldStore]:
     stores: list[HeldStore] = []
     open_store = sidecar.app.open_store
 
-    def open_held(url: str) -> HeldStore:
-        stores.append(HeldStore(open_store(url), state))
+    def open_held(url: str, **options: Any) -> HeldStore:
+        stores.append(HeldStore(open_store(url, **options), state))
         return stores[-1]
 
     monkeypatch.setattr(sidecar.app, "open_store", open_held)

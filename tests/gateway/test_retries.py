@@ -341,7 +341,7 @@ async def test_a_call_that_is_committed_while_a_retry_replaces_an_aborted_step_d
     [run] = live.runs.values()
     run.abort("nobody came")
     await until_states(shared, session, "aborted")
-    store = live._store
+    store = live.store
     save_step = store.save_step
 
     async def save_late(record: StepRecord, blobs: Mapping[bytes, bytes]) -> None:
@@ -371,18 +371,18 @@ async def test_a_retry_that_is_committed_stays_so_though_the_step_it_replaces_ca
         await until_states(shared, session, "aborted")
         await gone(shared, session, body, second, **RETRY)
         await until_states(shared, session, "aborted", "detached")
-        save_step = live._store.save_step
+        save_step = live.store.save_step
 
         async def cannot_mark(record: StepRecord, blobs: Mapping[bytes, bytes]) -> None:
             if record.superseded_by is not None:
                 raise StoreError("the disk is full")
             await save_step(record, blobs)
 
-        monkeypatch.setattr(live._store, "save_step", cannot_mark)
+        monkeypatch.setattr(live.store, "save_step", cannot_mark)
         assert (await shared.chat(session, body, x_stainless_retry_count="2")).status_code == 200
     finally:
         shared.engine.continue_aborted = True
-    stored = await live._store.load_session(session)
+    stored = await shared.sidecar._store.load_session(session)
     assert stored is not None
     assert [step.state for step in stored.steps] == ["aborted", "committed"]
     assert [step["state"] for step in (await shared.view(session))["steps"]] == ["aborted", "committed"]

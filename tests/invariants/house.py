@@ -80,7 +80,7 @@ class House:
                 *(sys.executable, "-m", self._module, "serve", *flags), stdout=output, stderr=output, cwd=REPOSITORY
             )
         async with asyncio.timeout(_STARTING):
-            while (found := _listening(log.read_text())) is None:
+            while (found := listening(log.read_text())) is None:
                 assert self._process.returncode is None, f"the sidecar did not start:\n{log.read_text()}"
                 await asyncio.sleep(0.02)
         self._addresses = found
@@ -98,7 +98,7 @@ class House:
         )
 
 
-def _listening(log: str) -> tuple[str, str] | None:
+def listening(log: str) -> tuple[str, str] | None:
     """The two addresses, once both planes are up."""
     agents = re.search(r"agents:  base_url http://([^/\s]+)/v1", log)
     trainer = re.search(r"trainer: http://([^/\s,]+)", log)

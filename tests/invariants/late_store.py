@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 from sidecar import cli
 from sidecar.store import sql
@@ -15,10 +16,10 @@ def delay_steps(store: type[sql.SqlStore]) -> None:
     """Let `save_step` return before the step is written."""
     save_step, late = store.save_step, set[asyncio.Task[None]]()
 
-    async def save_later(self: sql.SqlStore, step: StepRecord, blobs: Mapping[bytes, bytes]) -> None:
+    async def save_later(self: sql.SqlStore, step: StepRecord, blobs: Mapping[bytes, bytes], *fence: Any) -> None:
         async def save() -> None:
             await asyncio.sleep(LATE)
-            await save_step(self, step, blobs)
+            await save_step(self, step, blobs, *fence)
 
         late.add(asyncio.get_running_loop().create_task(save()))
 

@@ -1,24 +1,27 @@
 """The property tests are no decoration: a sidecar that breaks an invariant is caught by the very same checks."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.sessions import admission, export
+from sidecar.sessions import admission, finalized, segment_json
 from sidecar.sessions.session import Session
 from sidecar.sessions.step_run import StepRun
+from sidecar.tito import segment_columns
 from sidecar.tito.delta import Delta, PromptBuilder
 from sidecar.tito.model import Model
 from sidecar.tito.place import Placement
 from sidecar.tito.plan import PlannedPrompt
-from sidecar.tito.segments import SegmentPlan, segment_arrays
+from sidecar.tito.segments import SegmentPlan, plan_segments
 from tests.invariants import independent
 from tests.invariants.agent import Agent
 from tests.invariants.examples import aligned_example, durable_example, exact_example, unpoisoned_example
@@ -89,22 +92,23 @@ def test_a_dropped_newline_after_the_stop_token_breaks_i2(stage: Stage, monkeypa
 
 
 def test_masked_tokens_that_lose_their_logprobs_break_i3(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_masked_logprobs(plan: SegmentPlan) -> dict[str, Any]:
-        arrays = segment_arrays(plan)
-        pairs = zip(arrays["full_logprobs"], arrays["full_loss_mask"], strict=True)
-        return {**arrays, "full_logprobs": [logprob * mask for logprob, mask in pairs]}
+    def without_masked_logprobs(plan: SegmentPlan) -> Iterator[npt.NDArray[np.float32]]:
+        for logprobs, mask in zip(segment_columns.logprobs(plan), segment_columns.loss_mask(plan), strict=True):
+            yield logprobs * mask
 
-    monkeypatch.setattr(export, "segment_arrays", without_masked_logprobs)
+    monkeypatch.setattr(segment_json, "logprobs", without_masked_logprobs)
     assert_caught(stage, aligned_example, "^I3: ")
 
 
 def test_a_sampled_token_that_trains_in_two_branches_breaks_i4(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def train_everything(plan: SegmentPlan) -> dict[str, Any]:
-        return segment_arrays(replace(plan, trained=frozenset(node.record.step_id for node in plan.nodes)))
+    def train_everything(*arguments: Any) -> list[SegmentPlan]:
+        plans = plan_segments(*arguments)
+        everything = [frozenset(node.record.step_id for node in plan.nodes) for plan in plans]
+        return [replace(plan, trained=trained) for plan, trained in zip(plans, everything, strict=True)]
 
-    monkeypatch.setattr(export, "segment_arrays", train_everything)
+    monkeypatch.setattr(finalized, "plan_segments", train_everything)
     assert_caught(stage, aligned_example, "^I4: ")
 
 

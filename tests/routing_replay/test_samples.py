@@ -17,6 +17,8 @@ from tests.support.running import Running
 from tests.trainer_hooks.builders import make_template
 from tests.trainer_hooks.slime_stand_in import check_replay, check_train_data, make_args
 from trainer_hooks.client import ControlClient
+from trainer_hooks.control_requests import Arrays
+from trainer_hooks.control_results import Segment
 from trainer_hooks.slime.convert_samples import convert_samples_to_train_data
 from trainer_hooks.slime.errors import SegmentError
 from trainer_hooks.slime.samples import expand_segments_to_samples
@@ -34,14 +36,13 @@ ARGS: dict[str, Any] = {
 }
 
 
-async def segments_of(running: Running, session: str) -> list[dict[str, Any]]:
+async def segments_of(running: Running, session: str, arrays: Arrays = "binary") -> list[Segment]:
     """As a trainer gets them: finalized and read by the control client."""
 
-    def read() -> list[dict[str, Any]]:
+    def read() -> list[Segment]:
         with ControlClient(running.sidecar.control.url, running.sidecar.control_token) as control:
             control.finalize_session(session, instance_id="task", reward=1.0)
-            data: list[dict[str, Any]] = control.read_trajectory(session_id=session)["data"]
-            return data
+            return control.read_trajectory(session_id=session, arrays=arrays)["data"]
 
     return await asyncio.to_thread(read)
 
@@ -127,7 +128,7 @@ async def test_an_anchor_without_any_rows_is_carried_without_gradient(shared: Ru
 async def test_packed_rows_that_are_broken_are_refused_by_name(shared: Running) -> None:
     talk = Conversation(shared, "broken")
     await talk.say(user("Hi"), reply="Hello.")
-    [segment] = await segments_of(shared, "broken")
+    [segment] = await segments_of(shared, "broken", "json")
     packed = segment["routed_experts"]
     args = make_args(**ARGS)
     for changes, said in (

@@ -38,6 +38,10 @@ async def outcome(talk: Conversation) -> tuple[list[bool], list[bool], list[str]
         if step_id not in reasons
         for token in request.output_ids
     )
+    counted = [segment["extra_info"].get("untrainable_tokens") for segment in segments]
+    assert counted[:-1] == [None] * (len(segments) - 1), "the anchor tells it for the whole session"
+    lost = [len(r.output_ids) for step_id, r in zip(ids, talk.requests, strict=True) if step_id in reasons]
+    assert sum(counted[-1].values()) == sum(lost) and set(counted[-1]) == set(reasons.values())
     return [step["rejected"] for step in steps], [one not in reasons for one in ids], list(reasons.values())
 
 

@@ -13,7 +13,7 @@ from sidecar.model_files import read_model
 from sidecar.tito.codec import Codec
 from tests.fake_sglang import FakeSGLang, Reply
 from tests.sessions.agent import Agent, check_trained_once, prompt_text, reasons, trained
-from tests.store.sqlite_tools import downgrade
+from tests.store.older import downgrade_file
 from tests.support.chat import ask, completion, user
 from tests.support.running import engine_for, running_sidecar
 
@@ -138,7 +138,7 @@ async def test_steps_of_a_version_that_recorded_no_tokenizer_are_not_gone_on_fro
     agent = Agent()
     async with running_sidecar(engine, tmp_path / "state") as running:
         await agent.turn(running, "What is it?", "A cat.")
-    downgrade(tmp_path / "state" / "tito.db")
+    await downgrade_file(tmp_path / "state" / "tito.db")
     async with running_sidecar(engine, tmp_path / "state") as running:
         await agent.turn(running, "Sure?", "Yes.")
         await agent.turn(running, "Really?", "Yes!")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import event
@@ -12,8 +13,11 @@ from sqlalchemy import event
 from sidecar.store.sql import SqlStore
 from sidecar.store.writer import WriterLimits
 from tests.store.samples import session
+from tests.support.postgres import Postgres, postgres, postgres_url
 
-DATABASES = ["sqlite"]
+__all__ = ["postgres", "postgres_url"]
+
+DATABASES = ["sqlite", "postgres"]
 
 
 class Database:
@@ -23,9 +27,9 @@ class Database:
         self.url = url
         self._opened: list[SqlStore] = []
 
-    async def open(self, *, limits: WriterLimits | None = None, busy_timeout: float = 5.0) -> SqlStore:
+    async def open(self, *, limits: WriterLimits | None = None, **options: Any) -> SqlStore:
         """A started store; closed at the end of the test if the test did not."""
-        store = SqlStore(self.url, limits=limits, busy_timeout=busy_timeout)
+        store = SqlStore(self.url, limits=limits, **options)
         self._opened.append(store)
         await store.start()
         return store
@@ -37,8 +41,11 @@ class Database:
 
 @pytest.fixture(params=DATABASES)
 async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
-    assert request.param == "sqlite"
-    database = Database(f"sqlite:///{tmp_path}/state/tito.db")
+    if request.param == "sqlite":
+        database = Database(f"sqlite:///{tmp_path}/state/tito.db")
+    else:
+        server: Postgres = request.getfixturevalue("postgres")  # started by the first test that needs it
+        database = Database(await server.new_url())
     yield database
     await database.close_all()
 

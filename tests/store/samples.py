@@ -83,6 +83,7 @@ def pause(pause_id: str = "p1", **changes: Any) -> PauseRow:
         "mode": "abort",
         "reason": "weights",
         "lease_expires_at": 1_700_000_120.5,
+        "sidecar_id": "0123abcd",
     }
     return PauseRow(**(values | changes))
 

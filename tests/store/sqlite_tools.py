@@ -12,7 +12,6 @@ import pytest
 from sqlalchemy import Connection
 
 from sidecar.store.protocol import StoreError
-from sidecar.store.schema import columns_since
 from sidecar.store.sql import SqlStore
 
 NOBODY = 65534
@@ -58,14 +57,6 @@ def version_of(path: Path) -> str:
     with closing(sqlite3.connect(path)) as connection:
         found: str = connection.execute("SELECT value FROM meta WHERE key='schema_version'").fetchone()[0]
         return found
-
-
-def downgrade(path: Path) -> None:
-    """Make a database what version 1.0 of its tables would have left."""
-    with closing(sqlite3.connect(path)) as connection, connection:
-        for column in columns_since(0):
-            connection.execute(f"ALTER TABLE {column.table.name} DROP COLUMN {column.name}")
-        connection.execute("UPDATE meta SET value='1.0' WHERE key='schema_version'")
 
 
 def pragma(connection: Connection, text: str) -> int | str:

@@ -179,16 +179,17 @@ async def test_a_session_loads_as_of_one_moment_while_it_is_discarded(store: Sql
         ({"extra": {"what": object()}}, "not JSON serializable"),
         ({"extra": {"lone surrogate": "\ud800"}}, "surrogates"),
         ({"message_hashes": (b"x" * 256,)}, "message_hashes"),
-        ({"retry_count": 2**70}, "too large"),
+        ({"retry_count": 2**70}, "too large|out of int32 range"),
         ({"finish_reason": "\udc00"}, "surrogates"),
         ({"created_at": float("nan")}, "created_at"),
+        ({"call_id": "a\0b"}, "call_id holds a NUL"),
     ],
 )
 async def test_a_value_that_cannot_be_kept_fails_its_own_call(
     store: SqlStore, changes: dict[str, object], named: str
 ) -> None:
     await store.save_session(session())
-    with pytest.raises(StoreError, match=f"step a of session s1.*{named}"):
+    with pytest.raises(StoreError, match=f"step a of session s1.*({named})"):
         await store.save_step(step(**changes), {})
     assert store.failure() is None
     assert await store.counts() == {"sessions": 1, "steps": 0}

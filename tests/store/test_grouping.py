@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import pytest
 from sqlalchemy import Connection
@@ -81,7 +82,7 @@ async def test_a_full_queue_refuses_and_what_it_held_is_stored(database: Databas
 async def test_a_queue_full_of_bytes_refuses(database: Database) -> None:
     store = await database.open(limits=WriterLimits(queue_bytes=100_000))
     await store.save_session(session())
-    big = {b"k": bytes(200_000)}
+    big = {b"k": Random(0).randbytes(200_000)}  # which cannot be packed
     calls = [store.save_step(step(step_id=f"{index}", sequence=index), big) for index in range(3)]
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert outcomes[0] is None, "a write larger than the queue is taken when nothing else waits"

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -125,7 +126,7 @@ async def test_a_lock_of_another_process_stops_the_start(path: Path) -> None:
 async def test_a_full_disk_fails_the_calls_keeps_what_was_stored_and_is_recovered_from(path: Path) -> None:
     store = SqlStore(f"sqlite:///{path}", limits=WriterLimits(probe_seconds=3600))
     await store.start()
-    big = {b"k": bytes(1_000_000)}
+    big = {b"k": Random(0).randbytes(1_000_000)}  # which cannot be packed
     await store.save_step(step(step_id="before", sequence=0), {b"a": b"kept"})
     await limit_pages(store, 40)
     calls = [store.save_step(step(step_id=f"{index}", sequence=index), {}) for index in range(1, 6)]
@@ -154,7 +155,7 @@ async def test_a_disk_with_space_again_is_noticed_without_a_call(path: Path) -> 
     await store.start()
     await limit_pages(store, 0)
     with pytest.raises(StoreError, match="disk full"):
-        await store.save_step(step(), {b"k": bytes(1_000_000)})
+        await store.save_step(step(), {b"k": Random(0).randbytes(1_000_000)})
     store.mark_delivered("s1", "a")
     tried = threading.Event()
     event.listen(store.backend.write_engine, "rollback", lambda _connection: tried.set())

@@ -3,88 +3,84 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from contextlib import closing
-from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
-from sidecar.store import open_store, schema
+from sidecar.store import schema
+from sidecar.store.backends import locate
+from sidecar.store.protocol import StoreError
 from sidecar.store.sql import SqlStore
-from tests.store.samples import assert_same_step, step
-from tests.store.sqlite_tools import assert_cannot_start, downgrade, version_of
+from tests.store.conftest import Database
+from tests.store.older import downgrade, layout, version_of
+from tests.store.samples import assert_same_step, session, step
 
 OLD = step("s1", "old", 0, tokenizer_sha256=None, tokenizer=None, routed_rows=None)
 NEW = step("s1", "new", 1)
 
 
-@pytest.fixture
-async def old(path: Path) -> Path:
-    """A database as version 1.0 of its tables left it, with one step."""
-    store = SqlStore(f"sqlite:///{path}")
-    await store.start()
-    await store.save_step(OLD, {})
-    await store.close()
-    downgrade(path)
-    return path
+@pytest.fixture(params=[0, 1])
+async def old(request: pytest.FixtureRequest, database: Database) -> SqlStore:
+    """A reader of a database as version 1.0 or 1.1 of its tables left it, with one step."""
+    writer = await database.open()
+    await writer.save_session(session())
+    await writer.save_step(OLD, {b"k": b"v"})
+    await downgrade(writer, request.param)
+    await writer.close()
+    return await database.open(read_only=True)
 
 
-def columns(path: Path) -> set[str]:
-    """Names of the columns of table `step`."""
-    with closing(sqlite3.connect(path)) as connection:
-        return {name for _, name, *_ in connection.execute("PRAGMA table_info(step)")}
-
-
-async def test_old_steps_come_back_with_what_was_not_recorded_unknown(old: Path) -> None:
-    store = SqlStore(f"sqlite:///{old}")
-    await store.start()
+async def test_old_steps_come_back_with_what_was_not_recorded_unknown(old: SqlStore, database: Database) -> None:
+    store = await database.open()
     await store.save_step(NEW, {})
     loaded = await store.load_session("s1")
-    await store.close()
     assert loaded is not None
     for found, expected in zip(loaded.steps, (OLD, NEW), strict=True):
         assert_same_step(found, expected)
-    assert version_of(old) == "1.1"
+    assert await store.read_blobs("s1", [b"k"]) == {b"k": b"v"}
+    assert await version_of(old) == "1.2"
 
 
-async def test_an_upgraded_database_has_the_columns_of_a_new_one(old: Path, tmp_path: Path) -> None:
-    for path in (old, tmp_path / "new.db"):
-        store = SqlStore(f"sqlite:///{path}")
-        await store.start()
-        await store.close()
-    assert columns(old) == columns(tmp_path / "new.db") == {column.name for column in schema.step.c}
+async def test_an_upgraded_database_has_the_columns_and_indexes_of_a_new_one(
+    old: SqlStore, database: Database
+) -> None:
+    await database.open()
+    tables = schema.metadata.sorted_tables
+    columns = {("column", table.name, column.name) for table in tables for column in table.c}
+    indexes = {("index", table.name, str(index.name)) for table in tables for index in table.indexes}
+    assert await layout(old) == columns | indexes
 
 
-async def test_several_programs_that_start_at_once_upgrade_it_once(old: Path) -> None:
-    stores = [SqlStore(f"sqlite:///{old}") for _ in range(6)]
-    await asyncio.gather(*(store.start() for store in stores))
+async def test_several_programs_that_start_at_once_upgrade_it_once(old: SqlStore, database: Database) -> None:
+    stores = await asyncio.gather(*(database.open() for _ in range(6)))
     for store in stores:
         assert await store.load_session("s1") is not None
-        await store.close()
-    assert version_of(old) == "1.1"
+    assert await version_of(old) == "1.2"
 
 
-async def test_an_upgrade_that_fails_leaves_the_database_as_it_was(old: Path) -> None:
-    with closing(sqlite3.connect(old)) as connection, connection:
-        connection.execute("ALTER TABLE step ADD COLUMN tokenizer TEXT")  # the second of those that are added
-    before = columns(old)
-    await assert_cannot_start(old, "tokenizer")
-    assert columns(old) == before
-    assert version_of(old) == "1.0"
+async def test_an_upgrade_that_fails_leaves_the_database_as_it_was(old: SqlStore, database: Database) -> None:
+    version = await version_of(old)
+    # not the first of those that are added
+    other = locate(database.url).open()
+    await other.write(lambda connection: connection.execute(text("ALTER TABLE session ADD COLUMN epoch BIGINT")))
+    await other.dispose()
+    before = await layout(old)
+    with pytest.raises(StoreError, match="epoch"):
+        await database.open()
+    assert await layout(old) == before
+    assert await version_of(old) == version
 
 
-async def test_a_reader_reads_it_without_upgrading(old: Path) -> None:
-    before = columns(old)
-    store = open_store(f"sqlite:///{old}", read_only=True)
-    await store.start()
-    loaded = await store.load_session("s1")
-    await store.close()
+async def test_a_reader_reads_it_without_upgrading(old: SqlStore) -> None:
+    before, version = await layout(old), await version_of(old)
+    loaded = await old.load_session("s1")
     assert loaded is not None
     assert_same_step(loaded.steps[0], OLD)
-    assert columns(old) == before
-    assert version_of(old) == "1.0"
+    assert await old.read_blobs("s1", [b"k"]) == {b"k": b"v"}
+    assert await layout(old) == before
+    assert await version_of(old) == version
 
 
 def test_an_older_program_may_leave_out_whatever_a_minor_version_added() -> None:
-    assert max(schema.ADDED) == schema.SCHEMA_MINOR
+    assert max(schema.ADDED) == max(schema.ADDED_TABLES) == schema.SCHEMA_MINOR
     assert all(column.nullable for columns in schema.ADDED.values() for column in columns)

@@ -10,7 +10,8 @@ import pytest
 
 from adapters.engines.routed_experts import ExpertShape
 from sidecar.tito.records import RoutedRows
-from sidecar.tito.routed_rows import Coverage, blob_key, blob_keys, rows_held, segment_rows
+from sidecar.tito.routed_rows import Coverage, blob_key, rows_held
+from sidecar.tito.segment_rows import segment_rows
 from sidecar.tito.trajectory import Trajectory
 from tests.tito.builders import step
 
@@ -42,9 +43,13 @@ class Rows:
 
     def of(self, leaf: str, trained: str) -> tuple[npt.NDArray[Any], int] | None:
         path = self.path(leaf)
-        blobs = {key: self.blobs[key] for key in blob_keys(path)}
-        found = segment_rows(path, frozenset(trained), blobs)
-        return None if found is None else (found.experts, found.missing)
+        found = segment_rows(path, frozenset(trained))
+        if found is None:
+            return None
+        parts = [piece.array(self.blobs[blob_key(piece.step_id)], found.itemsize) for piece in found.pieces]
+        experts = np.concatenate([*parts, found.placeholders()])
+        assert experts.nbytes == found.nbytes and len(experts) == found.total
+        return experts, found.missing
 
 
 @pytest.fixture

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.tito.records import VersionSpan
+from sidecar.tito.segment_columns import version_spans
 from sidecar.tito.segments import (
     NoSteps,
     SegmentPlan,
     finish_reason,
     plan_segments,
-    segment_arrays,
     untrainable_steps,
-    version_spans,
 )
 from sidecar.tito.trajectory import Trajectory, main_lineage
+from tests.tito.columns import segment_arrays
 from tests.tito.forests import trajectories
 from tests.tito.test_trajectory import SUB, forest
 
@@ -283,12 +283,16 @@ class TestUntrainableLeaves:
 
 class TestVersions:
     def test_spans_are_runs_of_sampled_tokens_of_one_version(self) -> None:
-        assert version_spans(["-1", "7", "7", "8", "-1", "8", "8"]) == [
+        first = {"context_ids": [1], "output_ids": [7, 8, 9]}
+        first["version_spans"] = (VersionSpan(0, 2, "7"), VersionSpan(2, 3, "8"))
+        second = {"context_ids": [2], "output_ids": [7, 8], "version_spans": (VersionSpan(0, 2, "8"),)}
+        third = {"context_ids": [], "output_ids": [7], "version_spans": (VersionSpan(0, 1, "8"),)}
+        trajectory = forest(("a", None, first), ("b", "a", second), ("c", "b", third))
+        assert version_spans(plan_segments(trajectory)[0]) == [
             {"start": 1, "end": 3, "version": "7"},
             {"start": 3, "end": 4, "version": "8"},
-            {"start": 5, "end": 7, "version": "8"},
+            {"start": 5, "end": 8, "version": "8"},
         ]
-        assert version_spans([]) == []
 
     def test_a_step_that_straddles_an_update_has_both_versions(self) -> None:
         spans = (VersionSpan(0, 1, "7"), VersionSpan(1, 3, "8"))

@@ -18,9 +18,10 @@ from sidecar.tito.model import Model, build_model
 from sidecar.tito.modes import BuildModes
 from sidecar.tito.plan import render
 from sidecar.tito.records import BreakReason
-from sidecar.tito.segments import plan_segments, segment_arrays
+from sidecar.tito.segments import plan_segments
 from sidecar.tito.thinking import first_changed
 from tests.tito.builders import TOOLS
+from tests.tito.columns import segment_arrays
 from tests.tito.talk import Talk
 
 TEMPLATE = BuildModes(history_thinking="template")

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.tito.records import StepRecord, VersionSpan
-from sidecar.tito.segments import TrainingRules, plan_segments, segment_arrays, untrainable_steps, version_spans
+from sidecar.tito.segment_columns import version_spans
+from sidecar.tito.segments import TrainingRules, plan_segments, untrainable_steps
 from sidecar.tito.version_rules import (
     VersionChanged,
     VersionRules,
@@ -18,6 +19,7 @@ from sidecar.tito.version_rules import (
     versions_in_order,
 )
 from tests.tito.builders import step
+from tests.tito.columns import segment_arrays
 from tests.tito.test_trajectory import forest
 
 UNKNOWN = "unknown"
@@ -138,7 +140,7 @@ def test_the_example_of_partial_rollout_three_segments_over_three_versions() -> 
         ("c", "b", sampled_by("w2", "w3", "w3") | boundary),
     )
     arrays = [segment_arrays(plan) for plan in plan_segments(trajectory)]
-    assert [version_spans(one["full_versions"]) for one in arrays] == [
+    assert [version_spans(plan) for plan in plan_segments(trajectory)] == [
         [{"start": 3, "end": 5, "version": "w1"}, {"start": 5, "end": 6, "version": "w2"}],
         [{"start": 3, "end": 5, "version": "w2"}],
         [{"start": 3, "end": 4, "version": "w2"}, {"start": 4, "end": 6, "version": "w3"}],

@@ -1,0 +1,1 @@
+"""What survives a sidecar that was stopped, killed, or left without a working disk."""
