@@ -117,8 +117,8 @@ def slime_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     sglang_rollout = slime_module("slime.rollout.sglang_rollout")
     server_control = slime_module("slime.backends.sglang_utils.server_control")
     sidecar, agents = Sidecar(), Agents(live=4)
-    monkeypatch.setattr("trainer_hooks.slime.agent_session.open_control_async", lambda args, url: sidecar)
-    monkeypatch.setattr("trainer_hooks.slime.agent_session.load_launcher", lambda args: agents.launch)
+    monkeypatch.setattr("trainer_hooks.slime.agents.session.open_control_async", lambda args, url: sidecar)
+    monkeypatch.setattr("trainer_hooks.slime.agents.session.load_launcher", lambda args: agents.launch)
     for name, value in (("load_tokenizer", None), ("load_processor", None), ("get_rollout_num_engines", 1)):
         monkeypatch.setattr(sglang_rollout, name, lambda *_, value=value, **__: value)
     asked = Counter[str]()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.slime_conformance.checkout import slime_module
 from tests.slime_conformance.trainer import micro_batches, rollout_manager, slime_args, split_by_rank
 from tests.trainer_hooks.conversations import Conversation, conversations, cut, samples_of
-from trainer_hooks.slime.denominators import optimizer_steps
+from trainer_hooks.slime.batch.denominators import optimizer_steps
 from trainer_hooks.slime.reward_post_process import reward_post_process
 from trainer_hooks.slime.samples import mark_aborted_no_grad
 

@@ -16,7 +16,7 @@ from tests.support.waiting import LIVENESS
 from tests.trainer_hooks.dispatching import SAMPLING, dispatch_args, plain_agent, task_sample
 from tests.trainer_hooks.slime_stand_in import Sample, make_args
 from trainer_hooks.launchers.agent_task import AgentResult
-from trainer_hooks.slime.agent_rewards import RewardSource
+from trainer_hooks.slime.agents.rewards import RewardSource
 from trainer_hooks.slime.blackbox_dispatch import generate
 from trainer_hooks.slime.errors import RewardError, SettingError
 

@@ -15,7 +15,7 @@ from tests.trainer_hooks.dispatching import SAMPLING, task_sample
 from tests.trainer_hooks.slime_stand_in import Sample, make_args
 from trainer_hooks.client import AsyncControlClient
 from trainer_hooks.launchers.agent_task import AgentResult, AgentTask
-from trainer_hooks.slime import agent_session
+from trainer_hooks.slime.agents import session as agent_session
 from trainer_hooks.slime.blackbox_dispatch import generate
 from trainer_hooks.slime.errors import SettingError
 

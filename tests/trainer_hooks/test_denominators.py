@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.trainer_hooks.slime_stand_in import schedule
-from trainer_hooks.slime.denominators import (
+from trainer_hooks.slime.batch.denominators import (
     optimizer_steps,
     prompt_equal_denominators,
     trajectory_denominators,

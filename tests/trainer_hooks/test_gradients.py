@@ -33,10 +33,10 @@ from tests.trainer_hooks.tiny_policy import (
     steps_of,
     token_logprobs,
 )
+from trainer_hooks.slime.batch.trajectories import group_trajectories
 from trainer_hooks.slime.convert_samples import convert_samples_to_train_data
 from trainer_hooks.slime.reward_post_process import reward_post_process
 from trainer_hooks.slime.samples import expand_segments_to_samples, mark_aborted_no_grad
-from trainer_hooks.slime.trajectories import group_trajectories
 
 SETTINGS = settings(max_examples=40, deadline=None)
 TOKEN_ESTIMATORS = ["grpo", "reinforce_plus_plus_baseline", "cispo", "ppo", "reinforce_plus_plus"]

@@ -22,10 +22,10 @@ from tests.trainer_hooks.slime_stand_in import (
     token_advantages,
     token_weights,
 )
+from trainer_hooks.slime.batch.denominators import optimizer_steps
+from trainer_hooks.slime.batch.trajectories import fill_rollout_ids
 from trainer_hooks.slime.convert_samples import convert_samples_to_train_data
-from trainer_hooks.slime.denominators import optimizer_steps
 from trainer_hooks.slime.samples import expand_segments_to_samples
-from trainer_hooks.slime.trajectories import fill_rollout_ids
 
 SETTINGS = settings(max_examples=100, deadline=None)
 

@@ -15,9 +15,9 @@ from tests.trainer_hooks.builders import make_segment, make_template
 from tests.trainer_hooks.dispatching import SAMPLING, dispatch_args, plain_agent, python_command, task_sample
 from tests.trainer_hooks.slime_stand_in import make_args
 from trainer_hooks.redaction import Redactor
-from trainer_hooks.slime import trajectory_log
+from trainer_hooks.slime.agents import trajectory_log
+from trainer_hooks.slime.agents.trajectory_log import TrajectoryRecord, write_trajectory
 from trainer_hooks.slime.blackbox_dispatch import generate
-from trainer_hooks.slime.trajectory_log import TrajectoryRecord, write_trajectory
 
 
 def record(**changes: Any) -> TrajectoryRecord:

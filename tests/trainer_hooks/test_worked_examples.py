@@ -9,8 +9,8 @@ import pytest
 from tests.trainer_hooks.batches import Run, flat_batch
 from tests.trainer_hooks.builders import make_segment, make_template
 from tests.trainer_hooks.slime_stand_in import Sample, make_args, token_weights
+from trainer_hooks.slime.batch.denominators import trajectory_denominators
 from trainer_hooks.slime.convert_samples import convert_samples_to_train_data
-from trainer_hooks.slime.denominators import trajectory_denominators
 from trainer_hooks.slime.reward_post_process import reward_post_process
 from trainer_hooks.slime.samples import expand_segments_to_samples, mark_aborted_no_grad
 

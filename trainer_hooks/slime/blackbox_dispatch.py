@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from trainer_hooks.redaction import Redactor
-from trainer_hooks.slime.aborted_sample import abort_session, prompt_identity
-from trainer_hooks.slime.agent_session import AgentSession, AttemptError
+from trainer_hooks.slime.agents.evaluation import evaluation_args, evaluation_sample, failed_evaluation
+from trainer_hooks.slime.agents.rollout_abort import rollout_aborted
+from trainer_hooks.slime.agents.session import AgentSession, AttemptError
+from trainer_hooks.slime.agents.trajectory_log import TrajectoryRecord, write_trajectory
 from trainer_hooks.slime.check_args import check_args_async
 from trainer_hooks.slime.control import control_token
 from trainer_hooks.slime.errors import HookError, RewardError, SettingError
-from trainer_hooks.slime.evaluation import evaluation_args, evaluation_sample, failed_evaluation
-from trainer_hooks.slime.rollout_abort import rollout_aborted
 from trainer_hooks.slime.samples import expand_segments_to_samples
+from trainer_hooks.slime.segments.aborted_sample import abort_session, prompt_identity
 from trainer_hooks.slime.settings import text_setting
-from trainer_hooks.slime.trajectory_log import TrajectoryRecord, write_trajectory
 from trainer_hooks.uninterrupted import uninterrupted
 
 logger = logging.getLogger(__name__)

@@ -13,16 +13,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from trainer_hooks.slime.batch.conditional_columns import conditional_columns
+from trainer_hooks.slime.batch.denominators import Denominators, optimizer_steps
+from trainer_hooks.slime.batch.final_masks import final_masks
+from trainer_hooks.slime.batch.loss_denominators import loss_denominators
+from trainer_hooks.slime.batch.trajectories import describe, fill_rollout_ids
 from trainer_hooks.slime.check_args import check_args
-from trainer_hooks.slime.conditional_columns import conditional_columns
-from trainer_hooks.slime.denominators import Denominators, optimizer_steps
 from trainer_hooks.slime.errors import ConversionError
-from trainer_hooks.slime.final_masks import final_masks
-from trainer_hooks.slime.loss_denominators import loss_denominators
 from trainer_hooks.slime.reward_post_process import reward_post_process
 from trainer_hooks.slime.settings import arg
 from trainer_hooks.slime.slime_modules import load_path
-from trainer_hooks.slime.trajectories import describe, fill_rollout_ids
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from trainer_hooks.slime.data_source_state import read_groups, state_path, write_groups
 from trainer_hooks.slime.errors import ConversionError
-from trainer_hooks.slime.group_source import Templates
-from trainer_hooks.slime.sample_fields import STALE_KEYS, metadata_without, set_training_fields
+from trainer_hooks.slime.rollouts.data_source_state import read_groups, state_path, write_groups
+from trainer_hooks.slime.rollouts.group_source import Templates
+from trainer_hooks.slime.segments.sample_fields import STALE_KEYS, metadata_without, set_training_fields
 from trainer_hooks.slime.settings import arg
 from trainer_hooks.slime.slime_modules import load_path, slime_name
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from trainer_hooks.slime.batch.trajectories import flatten, group_trajectories
 from trainer_hooks.slime.check_args import check_args
-from trainer_hooks.slime.reward_value import finite_reward
+from trainer_hooks.slime.segments.reward_value import finite_reward
 from trainer_hooks.slime.slime_modules import slime_name
-from trainer_hooks.slime.trajectories import flatten, group_trajectories
 
 LEAST_STD = 1e-6
 """As slime 0.3.1: rewards that differ by less count as equal."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from trainer_hooks.slime.check_args import check_args
-from trainer_hooks.slime.rollout_function import Plan, evaluate, generate_batch
-from trainer_hooks.slime.rollout_policy import Policy
-from trainer_hooks.slime.rollout_settings import RolloutSettings, batch_groups
+from trainer_hooks.slime.rollouts.function import Plan, evaluate, generate_batch
+from trainer_hooks.slime.rollouts.policy import Policy
+from trainer_hooks.slime.rollouts.settings import RolloutSettings, batch_groups
 
 
 def generate_rollout_fully_async(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:

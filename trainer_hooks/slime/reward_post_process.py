@@ -12,12 +12,12 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from trainer_hooks.slime.batch.group_baseline import GROUP_BASELINE_ESTIMATORS, STD_ESTIMATORS, centred
+from trainer_hooks.slime.batch.trajectories import Trajectory, describe, group_trajectories
 from trainer_hooks.slime.check_args import check_args
 from trainer_hooks.slime.errors import RewardError
-from trainer_hooks.slime.group_baseline import GROUP_BASELINE_ESTIMATORS, STD_ESTIMATORS, centred
-from trainer_hooks.slime.reward_value import finite_reward
+from trainer_hooks.slime.segments.reward_value import finite_reward
 from trainer_hooks.slime.settings import arg
-from trainer_hooks.slime.trajectories import Trajectory, describe, group_trajectories
 
 logger = logging.getLogger(__name__)
 

@@ -12,21 +12,21 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer_hooks.slime.aborted_sample import abort_session, mark_aborted_no_grad
 from trainer_hooks.slime.errors import SegmentError
-from trainer_hooks.slime.reward_value import terminal_reward, zero_reward
-from trainer_hooks.slime.routed_experts import segment_experts
-from trainer_hooks.slime.sample_fields import (
+from trainer_hooks.slime.segments.aborted_sample import abort_session, mark_aborted_no_grad
+from trainer_hooks.slime.segments.reward_value import terminal_reward, zero_reward
+from trainer_hooks.slime.segments.routed_experts import segment_experts
+from trainer_hooks.slime.segments.sample_fields import (
     STALE_KEYS,
     WRITTEN_KEYS,
     metadata_without,
     set_training_fields,
     untrainable_metadata,
 )
-from trainer_hooks.slime.segment_arrays import Segment, SegmentArrays, read_segment, required
-from trainer_hooks.slime.session_segments import read_session
+from trainer_hooks.slime.segments.segment_arrays import Segment, SegmentArrays, read_segment, required
+from trainer_hooks.slime.segments.session_segments import read_session
+from trainer_hooks.slime.segments.versions import mask_nonlast_versions, trained_versions, version_metadata
 from trainer_hooks.slime.settings import token_cap
-from trainer_hooks.slime.versions import mask_nonlast_versions, trained_versions, version_metadata
 
 __all__ = ["expand_segments_to_samples", "mark_aborted_no_grad", "write_sample_from_segment"]
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from trainer_hooks.slime.check_args import check_args
 from trainer_hooks.slime.errors import SettingError
+from trainer_hooks.slime.rollouts.weight_update_pause import rollout_paused
 from trainer_hooks.slime.slime_modules import slime_name
-from trainer_hooks.slime.weight_update_pause import rollout_paused
 
 logger = logging.getLogger(__name__)
 

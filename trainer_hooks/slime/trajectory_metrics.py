@@ -11,12 +11,12 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from trainer_hooks.slime.denominators import optimizer_steps
+from trainer_hooks.slime.batch.denominators import optimizer_steps
+from trainer_hooks.slime.batch.final_masks import final_masks
+from trainer_hooks.slime.batch.loss_denominators import loss_denominators
+from trainer_hooks.slime.batch.trajectories import Trajectory, fill_rollout_ids, group_trajectories
 from trainer_hooks.slime.filters import why_equal
-from trainer_hooks.slime.final_masks import final_masks
-from trainer_hooks.slime.loss_denominators import loss_denominators
-from trainer_hooks.slime.reward_value import finite_reward
-from trainer_hooks.slime.trajectories import Trajectory, fill_rollout_ids, group_trajectories
+from trainer_hooks.slime.segments.reward_value import finite_reward
 
 Metrics = dict[str, float]
 

@@ -13,7 +13,7 @@ from tests.trainer_hooks.rollouts.slime_process import BufferedSource, SlimeProc
 from tests.trainer_hooks.slime_stand_in import Sample
 from trainer_hooks.slime.errors import SettingError
 from trainer_hooks.slime.partial_async_rollout import generate_rollout_partial_async
-from trainer_hooks.slime.rollout_policy import RolloutError
+from trainer_hooks.slime.rollouts.policy import RolloutError
 
 
 def numbers(output: Any) -> list[int]:

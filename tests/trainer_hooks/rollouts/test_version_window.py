@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.trainer_hooks.rollouts.generators import dead, trajectory
 from tests.trainer_hooks.rollouts.slime_process import PromptSource, rollout_args
 from tests.trainer_hooks.slime_stand_in import Sample
-from trainer_hooks.slime.version_window import VersionWindow
+from trainer_hooks.slime.rollouts.version_window import VersionWindow
 
 
 def sample() -> Sample:

@@ -12,7 +12,7 @@ import pytest
 from tests.trainer_hooks.rollouts.control_server import PAUSE, RESUME, TOKEN, ControlServer
 from trainer_hooks.fan_out import FanOutError, PauseLostError
 from trainer_hooks.slime.errors import SettingError
-from trainer_hooks.slime.weight_update_pause import PauseSettings, rollout_paused
+from trainer_hooks.slime.rollouts.weight_update_pause import PauseSettings, rollout_paused
 
 
 @pytest.fixture

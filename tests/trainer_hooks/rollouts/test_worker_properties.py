@@ -14,12 +14,12 @@ from tests.trainer_hooks.rollouts.generators import dead, trajectory
 from tests.trainer_hooks.rollouts.slime_process import PromptSource, rollout_args
 from tests.trainer_hooks.slime_stand_in import Sample
 from trainer_hooks.slime.errors import SettingError
-from trainer_hooks.slime.group_filter import GroupFilter
-from trainer_hooks.slime.rollout_group import Group
-from trainer_hooks.slime.rollout_policy import Policy, RolloutError
-from trainer_hooks.slime.rollout_run import is_dead
-from trainer_hooks.slime.rollout_settings import RolloutSettings
-from trainer_hooks.slime.rollout_worker import RolloutWorker
+from trainer_hooks.slime.rollouts.group import Group
+from trainer_hooks.slime.rollouts.group_filter import GroupFilter
+from trainer_hooks.slime.rollouts.policy import Policy, RolloutError
+from trainer_hooks.slime.rollouts.run import is_dead
+from trainer_hooks.slime.rollouts.settings import RolloutSettings
+from trainer_hooks.slime.rollouts.worker import RolloutWorker
 
 SETTINGS = settings(max_examples=100, deadline=None)
 SIZE = 2

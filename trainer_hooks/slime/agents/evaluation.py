@@ -11,12 +11,12 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from trainer_hooks.slime.aborted_sample import abort_session
-from trainer_hooks.slime.reward_value import terminal_reward, zero_reward
-from trainer_hooks.slime.sample_fields import STALE_KEYS, metadata_without, status_named
 from trainer_hooks.slime.samples import write_sample_from_segment
-from trainer_hooks.slime.segment_arrays import CONTEXT_VERSION, Segment, required
-from trainer_hooks.slime.session_segments import read_session
+from trainer_hooks.slime.segments.aborted_sample import abort_session
+from trainer_hooks.slime.segments.reward_value import terminal_reward, zero_reward
+from trainer_hooks.slime.segments.sample_fields import STALE_KEYS, metadata_without, status_named
+from trainer_hooks.slime.segments.segment_arrays import CONTEXT_VERSION, Segment, required
+from trainer_hooks.slime.segments.session_segments import read_session
 from trainer_hooks.slime.settings import arg
 
 

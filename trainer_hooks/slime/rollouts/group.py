@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer_hooks.slime.rollout_run import is_dead
+from trainer_hooks.slime.rollouts.run import is_dead
 
 Run = Callable[[Any, int], Awaitable[list[Any]]]
 """`(template, position in the group) -> samples`: one agent run."""

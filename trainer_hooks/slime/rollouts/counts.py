@@ -9,8 +9,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from trainer_hooks.slime.rollout_group import Group
-from trainer_hooks.slime.rollout_worker import RolloutWorker
+from trainer_hooks.slime.rollouts.group import Group
+from trainer_hooks.slime.rollouts.worker import RolloutWorker
 
 _COUNTED = {
     "taken": "groups_taken",

@@ -16,13 +16,13 @@ from typing import Any
 from trainer_hooks.control_errors import ControlError
 from trainer_hooks.slime.check_args import check_args
 from trainer_hooks.slime.control import open_control
-from trainer_hooks.slime.group_filter import GroupFilter
-from trainer_hooks.slime.group_source import group_source
-from trainer_hooks.slime.rollout_counts import rollout_metrics
-from trainer_hooks.slime.rollout_policy import Policy
-from trainer_hooks.slime.rollout_run import run_rollout
-from trainer_hooks.slime.rollout_settings import RolloutSettings, last_rollout, sampling_params
-from trainer_hooks.slime.rollout_worker import RolloutWorker
+from trainer_hooks.slime.rollouts.counts import rollout_metrics
+from trainer_hooks.slime.rollouts.group_filter import GroupFilter
+from trainer_hooks.slime.rollouts.group_source import group_source
+from trainer_hooks.slime.rollouts.policy import Policy
+from trainer_hooks.slime.rollouts.run import run_rollout
+from trainer_hooks.slime.rollouts.settings import RolloutSettings, last_rollout, sampling_params
+from trainer_hooks.slime.rollouts.worker import RolloutWorker
 from trainer_hooks.slime.settings import arg, text_setting
 from trainer_hooks.slime.slime_modules import load_path, slime_name
 

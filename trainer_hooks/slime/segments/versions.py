@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer_hooks.slime.errors import SegmentError
-from trainer_hooks.slime.segment_arrays import UNKNOWN_VERSION, SegmentArrays
+from trainer_hooks.slime.segments.segment_arrays import UNKNOWN_VERSION, SegmentArrays
 
 VERSION_KEYS = (
     "full_versions",

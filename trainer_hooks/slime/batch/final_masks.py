@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from trainer_hooks.slime.batch.trajectories import describe, group_trajectories
 from trainer_hooks.slime.errors import ConversionError
-from trainer_hooks.slime.trajectories import describe, group_trajectories
 
 
 def final_masks(samples: Sequence[Any]) -> list[list[int]]:

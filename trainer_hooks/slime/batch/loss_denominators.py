@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from trainer_hooks.slime.denominators import (
+from trainer_hooks.slime.batch.denominators import (
     Denominators,
     Scope,
     prompt_equal_denominators,
     trajectory_denominators,
 )
+from trainer_hooks.slime.batch.trajectories import describe
 from trainer_hooks.slime.errors import ConversionError
 from trainer_hooks.slime.settings import choice_setting
-from trainer_hooks.slime.trajectories import describe
 
 PROMPT_EQUAL_ESTIMATORS = frozenset({"grpo", "reinforce_plus_plus_baseline"})
 """Estimators under which each prompt of an optimizer step weighs the same."""

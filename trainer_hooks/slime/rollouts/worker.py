@@ -13,13 +13,13 @@ import logging
 from collections import Counter
 from typing import Any
 
-from trainer_hooks.slime.group_filter import GroupFilter
-from trainer_hooks.slime.group_source import GroupSource
-from trainer_hooks.slime.rollout_group import Group, Run, run_group
-from trainer_hooks.slime.rollout_policy import Policy, RolloutError
-from trainer_hooks.slime.rollout_run import is_dead
-from trainer_hooks.slime.rollout_settings import RolloutSettings
-from trainer_hooks.slime.version_window import VersionWindow
+from trainer_hooks.slime.rollouts.group import Group, Run, run_group
+from trainer_hooks.slime.rollouts.group_filter import GroupFilter
+from trainer_hooks.slime.rollouts.group_source import GroupSource
+from trainer_hooks.slime.rollouts.policy import Policy, RolloutError
+from trainer_hooks.slime.rollouts.run import is_dead
+from trainer_hooks.slime.rollouts.settings import RolloutSettings
+from trainer_hooks.slime.rollouts.version_window import VersionWindow
 
 logger = logging.getLogger(__name__)
 

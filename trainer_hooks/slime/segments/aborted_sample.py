@@ -9,9 +9,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from trainer_hooks.slime.reward_value import zero_reward
-from trainer_hooks.slime.routed_experts import dead_experts
-from trainer_hooks.slime.sample_fields import STALE_KEYS, metadata_without, set_training_fields
+from trainer_hooks.slime.segments.reward_value import zero_reward
+from trainer_hooks.slime.segments.routed_experts import dead_experts
+from trainer_hooks.slime.segments.sample_fields import STALE_KEYS, metadata_without, set_training_fields
 
 
 def mark_aborted_no_grad(sample: Any, *, args: Any = None, reason: str | None = None) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer_hooks.slime.versions import VERSION_KEYS
+from trainer_hooks.slime.segments.versions import VERSION_KEYS
 
 WRITTEN_KEYS = ("truncated", *VERSION_KEYS)
 """Metadata keys that writing a segment sets or removes."""

@@ -24,11 +24,11 @@ from trainer_hooks.control_errors import (
 )
 from trainer_hooks.launchers.agent_task import EARLY_STOPS, OUTCOMES, AgentResult, AgentTask, Launcher
 from trainer_hooks.launchers.load import load_launcher
-from trainer_hooks.slime.agent_rewards import Reward, RewardSource
+from trainer_hooks.slime.agents.rewards import Reward, RewardSource
+from trainer_hooks.slime.agents.sampling_pin import sampling_pin
 from trainer_hooks.slime.control import control_urls, open_control_async
 from trainer_hooks.slime.errors import RewardError, SettingError
-from trainer_hooks.slime.sampling_pin import sampling_pin
-from trainer_hooks.slime.segment_arrays import Segment
+from trainer_hooks.slime.segments.segment_arrays import Segment
 from trainer_hooks.slime.settings import list_setting, number_setting, text_setting
 
 logger = logging.getLogger(__name__)

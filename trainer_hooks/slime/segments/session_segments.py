@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer_hooks.slime.errors import SegmentError
-from trainer_hooks.slime.segment_arrays import Segment, required
+from trainer_hooks.slime.segments.segment_arrays import Segment, required
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trainer_hooks.slime.batch.trajectories import describe
 from trainer_hooks.slime.errors import ConversionError
-from trainer_hooks.slime.routed_experts import check_replay_rows, replay_enabled
-from trainer_hooks.slime.trajectories import describe
+from trainer_hooks.slime.segments.routed_experts import check_replay_rows, replay_enabled
 
 
 def conditional_columns(args: Any, samples: Sequence[Any]) -> dict[str, list[Any]]:

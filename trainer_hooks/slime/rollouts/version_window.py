@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from trainer_hooks.slime.rollout_run import is_dead
-from trainer_hooks.slime.segment_arrays import CONTEXT_VERSION, UNKNOWN_VERSION
+from trainer_hooks.slime.rollouts.run import is_dead
+from trainer_hooks.slime.segments.segment_arrays import CONTEXT_VERSION, UNKNOWN_VERSION
 
 _NAMELESS = (CONTEXT_VERSION, UNKNOWN_VERSION)
 

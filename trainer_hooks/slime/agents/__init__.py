@@ -1,0 +1,1 @@
+"""One agent run for one sample: session, launch, reward, log."""

@@ -1,0 +1,1 @@
+"""What is worked out over a whole batch: runs, masks, denominators, baselines."""

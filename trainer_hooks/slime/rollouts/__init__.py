@@ -1,0 +1,1 @@
+"""What the rollout functions share: worker, groups, runs, versions, pauses."""
