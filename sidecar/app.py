@@ -265,7 +265,7 @@ class Sidecar:
         if settings.health_listen is not None:
             await self._bound(Listener(build_probes(status), settings.health_listen, "--health-listen")).start()
         if settings.intercept:
-            self.interception = Interception(settings, self.gateway.local_address, intercept_secret)
+            self.interception = Interception(settings, self.gateway.local_address, intercept_secret, secret)
             await self.interception.start()
             self._stack.push_async_callback(self.interception.stop)
 

@@ -1,4 +1,4 @@
-"""The command line: `tito-sidecar serve | demo | engine | check-template | sessions | export`.
+"""The command line: `tito-sidecar serve | demo | engine | check-template | sessions | export | ...`.
 
 Wrong settings are one line each and exit code 2.
 """
@@ -16,6 +16,7 @@ from rich.console import Console
 from sidecar.config import SettingsError, default_state_dir, load_settings, split_address
 from sidecar.export.command import export
 from sidecar.flags import with_settings_flags
+from sidecar.intercept.commands import ca, redirect_init
 from sidecar.session_tools.commands import sessions
 
 app = typer.Typer(
@@ -28,6 +29,8 @@ app = typer.Typer(
 )
 app.add_typer(sessions, name="sessions")
 app.command("export")(export)
+app.add_typer(ca, name="ca")
+app.command("redirect-init")(redirect_init)
 _errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -104,6 +107,29 @@ def check_template(
     raise typer.Exit(check_paths(paths, settings, as_json=as_json, complain=_complain))
 
 
+@app.command("inject-webhook")
+def inject_webhook(
+    listen: Annotated[
+        str | None, typer.Option(help="HTTPS address [0.0.0.0:8443]", show_default=False, metavar="TEXT")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="certificate chain (PEM), read again on change")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="its key (PEM)")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file: image, engine_url, mode, secret, settings, resources, ...")
+    ] = None,
+) -> None:
+    """Serve the admission webhook that adds the sidecar to pods (docs/injection.md).
+
+    The session secret is TITO_SESSION_SECRET."""
+    from sidecar.injection.server import serve_webhook, set_up_logging
+    from sidecar.injection.settings import load_injection_settings
+
+    given = {"listen": listen, "tls_cert": tls_cert, "tls_key": tls_key}
+    settings = load_injection_settings({name: value for name, value in given.items() if value is not None}, config)
+    set_up_logging()
+    asyncio.run(serve_webhook(settings))
+
+
 def _address(listen: str) -> tuple[str, int]:
     try:
         return split_address(listen)
@@ -155,7 +181,11 @@ def _expected(error: Exception) -> bool:
     )
     if isinstance(error, kinds):
         return True
-    return type(error).__name__ in ("InterceptorError", "DemoError")  # their modules import what is not needed here
+    return type(error).__name__ in (
+        "InterceptorError",
+        "DemoError",
+        "RedirectError",
+    )  # their modules import what is not needed here
 
 
 if __name__ == "__main__":

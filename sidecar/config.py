@@ -22,6 +22,7 @@ from pydantic_settings import (
 from adapters.models.selection import REASONING_PARSERS, TOOL_CALL_PARSERS, check_choice
 from adapters.models.templates import TEMPLATE_NAMES
 from sidecar.generation.sampling import check_pin
+from sidecar.intercept.hosts import DEFAULT_HOSTS
 from sidecar.setting_values import (
     Duration,
     DurationOrOff,
@@ -70,11 +71,21 @@ class Settings(BaseSettings):
     control_listen: str = Field("127.0.0.1:8801", description="control plane, for the trainer")
     control_token: str | None = Field(None, description="bearer of the control plane (default: made on first use)")
     health_listen: str | None = Field(None, description="address that serves /health and /ready alone")
-    intercept: Words = Field([], description="regular@PORT: an HTTPS proxy for agents that cannot be configured")
+    intercept: Words = Field(
+        [],
+        description="regular@PORT (HTTPS_PROXY), transparent@PORT (redirect-init), reverse:URL@PORT: for agents "
+        "that cannot be configured",
+    )
     intercept_hosts: Words = Field(
-        ["api.openai.com", "api.anthropic.com"], description="hosts answered by the engine; others are refused"
+        list(DEFAULT_HOSTS), description="HOST, HOST:PORT or *.DOMAIN answered by the engine"
+    )
+    intercept_allow: Words = Field(
+        [], description="hosts that intercepted agents reach undecrypted; all others are refused"
     )
     ca_dir: Path | None = Field(None, description="interception CA (default: <state-dir>/ca)")
+    ca_bundle: Path | None = Field(
+        None, description="file that gets what agents trust, and no key (default: <ca-dir>/ca-bundle.pem)"
+    )
     store: str | None = Field(
         None, description="sqlite:///PATH or postgresql://... (docs/store.md; default: <state-dir>/tito.db)"
     )

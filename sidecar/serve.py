@@ -12,6 +12,8 @@ from sidecar.app import Sidecar
 from sidecar.config import Settings
 from sidecar.garbage import collect_garbage
 from sidecar.heap import share_one_heap
+from sidecar.intercept.spec import format_address
+from sidecar.interception import Interception
 from sidecar.store import place_of
 
 log = logging.getLogger("sidecar")
@@ -75,10 +77,7 @@ def _announce(sidecar: Sidecar) -> None:
     settings = sidecar.settings
     log.info("agents:  base_url %s/v1 (or %s/sessions/SESSION_ID/v1)", sidecar.gateway.url, sidecar.gateway.url)
     if sidecar.interception is not None:
-        for host, port in sidecar.interception.addresses:
-            log.info(
-                "agents:  HTTPS_PROXY=http://%s:%d with SSL_CERT_FILE=%s", host, port, sidecar.interception.bundle
-            )
+        _announce_interception(sidecar.interception)
     where = "as given" if settings.control_token else f"in {settings.state_dir / 'control-token'}"
     log.info("trainer: %s, token %s", sidecar.control.url, where)
     log.info("engine:  %s, model %s, family %s", settings.engine_url, sidecar.model.name, sidecar.model.family.name)
@@ -89,3 +88,14 @@ def _announce(sidecar: Sidecar) -> None:
         formats.reasoning_name or "none",
     )
     log.info("store:   %s", place_of(settings.store or ""))
+
+
+def _announce_interception(interception: Interception) -> None:
+    bundle = interception.bundle
+    for host, port in interception.addresses_of("regular"):
+        log.info("agents:  HTTPS_PROXY=http://%s with SSL_CERT_FILE=%s", format_address(host, port), bundle)
+    for host, port in interception.addresses_of("reverse"):
+        log.info("agents:  https://%s with SSL_CERT_FILE=%s", format_address(host, port), bundle)
+    for host, port in interception.addresses_of("transparent"):
+        shown = format_address(host, port)
+        log.info("agents:  redirected to %s (tito-sidecar redirect-init), with SSL_CERT_FILE=%s", shown, bundle)

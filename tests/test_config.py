@@ -20,6 +20,7 @@ from sidecar.config import (
     split_address,
 )
 from sidecar.flags import with_settings_flags
+from sidecar.intercept.hosts import DEFAULT_HOSTS
 
 FIELDS = sorted(Settings.model_fields)
 
@@ -58,7 +59,7 @@ class TestPrecedence:
         ("context_window", 11, 12, 13, None),
         ("max_body", "1KiB", "2KiB", "3KiB", 8 * 2**20),
         ("sampling_pin", "temperature=1", "temperature=2", "{temperature: 3}", {}),
-        ("intercept_hosts", "flag", "env,env2", "[yaml]", ["api.openai.com", "api.anthropic.com"]),
+        ("intercept_hosts", "flag", "env,env2", "[yaml]", list(DEFAULT_HOSTS)),
         ("train_off_policy_sampling", True, "true", "true", False),
         ("overflow_status", "413", "413", "413", 400),
         ("json_keepalive", "off", "off", "off", "on"),

@@ -23,6 +23,9 @@ MAY_NOT_IMPORT = {
     "sidecar/replicas": ("sidecar.gateway", "sidecar.control", "sidecar.intercept", "sidecar.app"),
     "sidecar/gateway": ("sidecar.control", "sidecar.intercept", "sidecar.app"),
     "sidecar/control": ("sidecar.gateway", "sidecar.intercept", "sidecar.app"),
+    "sidecar/injection": (
+        "sidecar.app", "sidecar.store", "sidecar.tito", "sidecar.generation", "sidecar.gateway", "sidecar.control",
+    ),
     "sidecar/local_engine": ("sidecar.tito", "sidecar.generation", "sidecar.sessions", "sidecar.store"),
     "trainer_hooks": ("sidecar", "adapters", "mitmproxy", "starlette", "transformers"),
 }  # fmt: skip

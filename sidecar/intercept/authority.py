@@ -3,9 +3,10 @@
 Promise: ``open_authority`` returns with these files in place, each one written whole or not at all:
 ``ca-key.pem`` (mode 0600), ``ca-cert.pem`` (what an agent adds to its trust store), ``ca-bundle.pem``
 (certifi's roots and our certificate in one file: ``SSL_CERT_FILE`` and ``REQUESTS_CA_BUNDLE`` replace the
-trust store, they do not add to it), and the private folder ``mitmproxy`` (mode 0700) with the one file
-layout mitmproxy reads. A key that other users can read is refused, not repaired: it may have been read
-already.
+trust store, they do not add to it), ``ca-truststore.p12`` (the same for Java, which reads no PEM), and the
+private folder ``mitmproxy`` (mode 0700) with the one file layout mitmproxy reads. A key that other users can
+read is refused, not repaired: it may have been read already. ``bundle_path`` puts the bundle and the trust
+store, and no key, into a folder that agents may see.
 Concurrency: blocking file access, one process at a time by a lock on the folder; call it from a thread.
 """
 
@@ -16,12 +17,13 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import certifi
 
 from sidecar.intercept.certificate import AuthorityError, check_authority, make_authority
+from sidecar.intercept.trust import TRUSTSTORE, java_truststore
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -35,21 +37,32 @@ class Authority:
     confdir: Path
 
 
-def open_authority(ca_dir: Path) -> Authority:
+def open_authority(ca_dir: Path, bundle_path: Path | None = None) -> Authority:
     """Load the CA from ``ca_dir``, or make it there when there is none; write what is derived from it.
 
+    ``bundle_path`` is where the bundle goes too, the trust store beside it; the result then names that one.
     Raises AuthorityError when a file is missing, unreadable, unsafe or no CA.
     """
     try:
         ca_dir.mkdir(parents=True, exist_ok=True)
         with _locked(ca_dir):
-            return _open_locked(ca_dir)
+            authority = _open_locked(ca_dir)
     except OSError as error:
         raise AuthorityError(
             f"--ca-dir {str(ca_dir)!r}: {error}; the sidecar must be able to read and write there"
         ) from error
     except AuthorityError as error:
         raise AuthorityError(f"--ca-dir {str(ca_dir)!r}: {error}") from error
+    if bundle_path is None or bundle_path == authority.bundle:
+        return authority
+    try:
+        bundle_path.parent.mkdir(parents=True, exist_ok=True)
+        _write_trust(bundle_path, authority.bundle.read_bytes())
+    except OSError as error:
+        raise AuthorityError(
+            f"--ca-bundle {str(bundle_path)!r}: {error}; the sidecar must be able to write its folder"
+        ) from error
+    return replace(authority, bundle=bundle_path)
 
 
 def _open_locked(ca_dir: Path) -> Authority:
@@ -67,8 +80,17 @@ def _open_locked(ca_dir: Path) -> Authority:
     confdir = _private_folder(ca_dir / "mitmproxy")
     _write(confdir / "mitmproxy-ca.pem", _lines(key) + certificate, 0o600)
     bundle_path = ca_dir / "ca-bundle.pem"
-    _write(bundle_path, _lines(Path(certifi.where()).read_bytes()) + certificate, 0o644)
+    _write_trust(bundle_path, _lines(Path(certifi.where()).read_bytes()) + certificate)
     return Authority(certificate=certificate_path, bundle=bundle_path, confdir=confdir)
+
+
+def _write_trust(path: Path, bundle: bytes) -> None:
+    """The bundle and Java's form of it beside it, unless both are there already."""
+    store = path.with_name(TRUSTSTORE)
+    if store.exists() and path.exists() and path.read_bytes() == bundle:
+        return
+    _write(store, java_truststore(bundle), 0o644)
+    _write(path, bundle, 0o644)
 
 
 def _lines(pem: bytes) -> bytes:

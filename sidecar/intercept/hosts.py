@@ -1,7 +1,7 @@
-"""Parses ``--intercept-hosts`` and decides which destinations are LLM hosts.
+"""Parses ``--intercept-hosts`` and ``--intercept-allow`` and decides what becomes of a destination.
 
-Promise: ``LlmHosts.allows`` is an exact match of the destination's host and port against the list: no
-wildcards, no suffixes, no DNS. What it does not allow, the interceptor refuses.
+Promise: the verdict rests on the destination's host and port alone: an exact match, or for an entry
+``*.example.com`` a name with at least one label more. No DNS. What is on neither list is refused.
 Concurrency: pure functions on immutable values.
 """
 
@@ -9,9 +9,19 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 
-DEFAULT_HOSTS = ("api.openai.com", "api.anthropic.com")
-"""The hosts that the official OpenAI and Anthropic SDKs call when no base URL is set."""
+DEFAULT_HOSTS = (
+    "api.openai.com",
+    "api.anthropic.com",
+    "*.openai.azure.com",
+    "*.services.ai.azure.com",
+    "*.cognitiveservices.azure.com",
+    "openrouter.ai",
+    "api.deepseek.com",
+    "generativelanguage.googleapis.com",
+)
+"""Where the SDKs of OpenAI, Anthropic, Azure OpenAI, OpenRouter, DeepSeek and Gemini's OpenAI endpoint call."""
 
 DEFAULT_PORTS = (443, 80)
 """Ports of an entry that names none: https and http."""
@@ -19,31 +29,90 @@ DEFAULT_PORTS = (443, 80)
 _HOST_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_][a-z0-9_-]{0,62})*\Z")
 
 
+class Verdict(Enum):
+    """What the interceptor does with a destination."""
+
+    GATEWAY = "answered by the gateway"
+    PASS = "passed through undecrypted"
+    REFUSE = "refused"
+
+
 @dataclass(frozen=True)
-class LlmHosts:
-    """The allowed destinations. ``names`` are the entries as given, for messages."""
+class HostList:
+    """Destinations. ``names`` are the entries as given, for messages; ``parents`` those of ``*.`` entries."""
 
     names: tuple[str, ...]
     destinations: frozenset[tuple[str, int]]
+    parents: frozenset[tuple[str, int]]
 
-    def allows(self, host: str, port: int) -> bool:
-        """Whether the destination (host name, or IP address without brackets, and port) is an LLM host."""
+    def holds(self, host: str, port: int) -> bool:
+        """Whether the destination (host name, or IP address without brackets, and port) is listed."""
         try:
-            return (canonical_host(host), port) in self.destinations
+            canonical = canonical_host(host)
         except ValueError:
             return False
+        if (canonical, port) in self.destinations:
+            return True
+        if not self.parents or is_address(canonical):
+            return False
+        labels = canonical.split(".")
+        return any((".".join(labels[cut:]), port) in self.parents for cut in range(1, len(labels)))
+
+    def names_on(self, port: int) -> list[str]:
+        """The host names, not addresses and not ``*.`` entries, that are listed with ``port``."""
+        return sorted(host for host, listed in self.destinations if listed == port and not is_address(host))
 
 
-def parse_hosts(entries: Iterable[str]) -> LlmHosts:
-    """Parse entries ``host`` (ports 443 and 80) or ``host:port``; IPv6 with a port is ``[address]:port``.
+NOTHING = HostList(names=(), destinations=frozenset(), parents=frozenset())
 
-    Raises ValueError when an entry is no such thing or there is none at all.
+
+@dataclass(frozen=True)
+class Rules:
+    """LLM hosts go to the gateway, ``allowed`` ones pass through; a host on both goes to the gateway."""
+
+    llm: HostList
+    allowed: HostList = NOTHING
+
+    def judge(self, host: str, port: int) -> Verdict:
+        """The verdict on a destination."""
+        if self.llm.holds(host, port):
+            return Verdict.GATEWAY
+        return Verdict.PASS if self.allowed.holds(host, port) else Verdict.REFUSE
+
+
+def parse_rules(llm: Iterable[str], allowed: Iterable[str] = ()) -> Rules:
+    """Parse both settings. Raises ValueError for an entry that is no host, or when there is no LLM host."""
+    hosts = parse_hosts(llm, "--intercept-hosts")
+    if not hosts.names:
+        raise ValueError("--intercept-hosts is empty: name at least one host, for example api.openai.com")
+    return Rules(hosts, parse_hosts(allowed, "--intercept-allow"))
+
+
+def parse_hosts(entries: Iterable[str], setting: str) -> HostList:
+    """Parse entries ``host`` (ports 443 and 80), ``host:port``, ``*.domain``, ``[address]:port`` (IPv6).
+
+    Raises ValueError when an entry is no such thing.
     """
     names = tuple(entry.strip() for entry in entries)
-    if not names:
-        raise ValueError("--intercept-hosts is empty: name at least one host, for example api.openai.com")
-    destinations = frozenset(found for name in names for found in _destinations(name))
-    return LlmHosts(names=names, destinations=destinations)
+    found: dict[bool, set[tuple[str, int]]] = {False: set(), True: set()}
+    for name in names:
+        try:
+            wildcard, destinations = _destinations(name)
+        except ValueError:
+            raise ValueError(
+                f"{setting} entry {name!r}: expected HOST, HOST:PORT or *.DOMAIN, without scheme or path"
+            ) from None
+        found[wildcard].update(destinations)
+    return HostList(names=names, destinations=frozenset(found[False]), parents=frozenset(found[True]))
+
+
+def is_address(host: str) -> bool:
+    """Whether ``host`` is an IP address."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def canonical_host(host: str) -> str:
@@ -62,32 +131,26 @@ def canonical_host(host: str) -> str:
     return name
 
 
-def _destinations(entry: str) -> Iterable[tuple[str, int]]:
-    host, port_text = _split(entry)
-    try:
-        host = canonical_host(host)
-    except ValueError:
-        raise _bad_entry(entry) from None
+def _destinations(entry: str) -> tuple[bool, list[tuple[str, int]]]:
+    wildcard = entry.startswith("*.")
+    host, port_text = _split(entry[2:] if wildcard else entry)
+    host = canonical_host(host)
+    if wildcard and (is_address(host) or "." not in host):  # *.com would hold half of the net
+        raise ValueError(entry)
     if port_text is None:
-        return [(host, port) for port in DEFAULT_PORTS]
+        return wildcard, [(host, port) for port in DEFAULT_PORTS]
     if not (port_text.isascii() and port_text.isdigit() and 0 < int(port_text) <= 65535):
-        raise _bad_entry(entry)
-    return [(host, int(port_text))]
+        raise ValueError(entry)
+    return wildcard, [(host, int(port_text))]
 
 
 def _split(entry: str) -> tuple[str, str | None]:
     if entry.startswith("["):
         host, bracket, rest = entry[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise _bad_entry(entry)
+            raise ValueError(entry)
         return host, rest[1:] if rest else None
     if entry.count(":") == 1:
         host, _, port_text = entry.partition(":")
         return host, port_text
     return entry, None
-
-
-def _bad_entry(entry: str) -> ValueError:
-    return ValueError(
-        f"--intercept-hosts entry {entry!r}: expected HOST or HOST:PORT, without scheme, path or wildcard"
-    )

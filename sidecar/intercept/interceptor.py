@@ -14,11 +14,13 @@ from pathlib import Path
 
 from sidecar.intercept import embedded
 from sidecar.intercept.authority import Authority, open_authority
+from sidecar.intercept.destination import Judge
 from sidecar.intercept.embedded import Embedded
 from sidecar.intercept.guard import Guard
-from sidecar.intercept.hosts import LlmHosts
+from sidecar.intercept.hosts import Rules
+from sidecar.intercept.passage import Passage
 from sidecar.intercept.route import Route
-from sidecar.intercept.spec import ListenSpec
+from sidecar.intercept.spec import ListenSpec, Mode, has_ipv6
 from sidecar.intercept.stream import Stream
 from sidecar.intercept.upgrade import Upgrade
 
@@ -31,19 +33,22 @@ class Interceptor:
     """mitmproxy inside this process, in front of the gateway at ``gateway_host:gateway_port`` (plain HTTP).
 
     ``secret`` goes out as ``x-tito-intercept-secret`` and must be new at every boot; ``body_limit`` is in
-    bytes and should be the gateway's own. Raises ValueError for an argument that cannot work.
+    bytes and should be the gateway's own; with a ``session_key`` all calls are of its session. Raises
+    ValueError for an argument that cannot work.
     """
 
     def __init__(
         self,
         specs: Sequence[ListenSpec],
-        hosts: LlmHosts,
+        rules: Rules,
         *,
         gateway_host: str,
         gateway_port: int,
         ca_dir: Path,
+        ca_bundle: Path | None = None,
         secret: str,
         body_limit: int,
+        session_key: str | None = None,
     ) -> None:
         if not specs:
             raise ValueError("specs is empty: an interceptor needs at least one --intercept")
@@ -52,10 +57,12 @@ class Interceptor:
         if body_limit <= 0:
             raise ValueError(f"body_limit is {body_limit}: it is a number of bytes above 0")
         self._specs = tuple(specs)
-        self._hosts = hosts
+        self._rules = rules
         self._gateway = (gateway_host, gateway_port)
         self._ca_dir = ca_dir
+        self._ca_bundle = ca_bundle
         self._secret = secret
+        self._session_key = session_key
         self._body_limit = body_limit
         self._embedded: Embedded | None = None
         self._authority: Authority | None = None
@@ -68,9 +75,10 @@ class Interceptor:
         """
         if self._embedded is not None:
             raise RuntimeError("the interceptor is started already")
-        self._authority = await asyncio.to_thread(open_authority, self._ca_dir)
+        self._authority = await asyncio.to_thread(open_authority, self._ca_dir, self._ca_bundle)
         embedded.quiet_logs()
-        modes = [spec.mitmproxy_mode for spec in self._specs]
+        ipv6 = has_ipv6()
+        modes = [mode for spec in self._specs for mode in spec.mitmproxy_modes(ipv6=ipv6)]
         started = embedded.build(modes, self._authority.confdir, self._body_limit, self._addons())
         self._embedded = started
         try:
@@ -108,6 +116,13 @@ class Interceptor:
             return []
         return [(address[0], address[1]) for address in self._embedded.listener.listen_addrs()]
 
+    def addresses_of(self, mode: Mode) -> list[tuple[str, int]]:
+        """The addresses of the listeners of one mode."""
+        if self._embedded is None:
+            return []
+        servers = [server for server in self._embedded.listener.servers if server.mode.type_name == mode]
+        return [(address[0], address[1]) for server in servers for address in server.listen_addrs]
+
     @property
     def connections(self) -> int:
         """How many agent connections are open."""
@@ -121,5 +136,6 @@ class Interceptor:
         return self._authority
 
     def _addons(self) -> list[object]:
-        route = Route(self._hosts, self._gateway, self._secret)
-        return [route, Upgrade(), Stream(), Guard(self._gateway)]
+        judge = Judge(self._rules)
+        route = Route(judge, self._gateway, self._secret, self._session_key)
+        return [route, Passage(judge), Upgrade(), Stream(), Guard(self._gateway, self._rules)]

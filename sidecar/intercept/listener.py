@@ -12,6 +12,8 @@ from typing import Any
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.proxy.mode_servers import ProxyConnectionHandler
 
+from sidecar.intercept.release import release
+
 
 class Listener(Proxyserver):
     """Binds the listeners of all modes and keeps the register of their connections."""
@@ -33,6 +35,7 @@ class Listener(Proxyserver):
             with super().register_connection(connection_id, handler):
                 yield
         finally:
+            release(handler)
             if not self.connections:
                 self.idle.set()
 

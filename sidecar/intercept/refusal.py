@@ -7,16 +7,17 @@ Concurrency: pure functions; each call makes a new response.
 import orjson
 from mitmproxy import http
 
-from sidecar.intercept.hosts import LlmHosts
+from sidecar.intercept.hosts import Rules
 from sidecar.intercept.spec import format_address
 
 
-def host_not_allowed(host: str, port: int, hosts: LlmHosts) -> http.Response:
-    """Return the 403 for a destination that is not an LLM host."""
+def host_not_allowed(host: str, port: int, rules: Rules) -> http.Response:
+    """Return the 403 for a destination that is on no list."""
     return _refusal(
         403,
         f"tito-sidecar's proxy does not connect to {format_address(host, port)}: it serves only "
-        f"{', '.join(hosts.names)}; reach other hosts without it, or add them to --intercept-hosts",
+        f"{', '.join((*rules.llm.names, *rules.allowed.names))}; whoever runs it may add the host to "
+        "--intercept-hosts (answered by the engine) or --intercept-allow (passed through)",
         kind="forbidden",
         code="host_not_allowed",
     )

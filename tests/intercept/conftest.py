@@ -2,15 +2,17 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sidecar.intercept.hosts import DEFAULT_HOSTS, parse_hosts
+from sidecar.intercept.hosts import DEFAULT_HOSTS, parse_rules
 from sidecar.intercept.interceptor import Interceptor
 from sidecar.intercept.spec import parse_specs
+from tests.intercept.public_ca import PublicCA
 from tests.intercept.stand_in import StandInGateway
 
 SECRET = "secret-of-this-boot"
@@ -31,9 +33,9 @@ class Original:
         writer.close()
 
     @contextlib.asynccontextmanager
-    async def serve(self) -> AsyncIterator["Original"]:
+    async def serve(self, tls: ssl.SSLContext | None = None) -> AsyncIterator["Original"]:
         """Listen on a free port of 127.0.0.1 until the block ends."""
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=tls)
         self.port = server.sockets[0].getsockname()[1]
         try:
             yield self
@@ -54,6 +56,18 @@ async def original() -> AsyncIterator[Original]:
 
 
 @pytest.fixture
+def public_ca(tmp_path: Path) -> PublicCA:
+    return PublicCA(tmp_path / "public")
+
+
+@pytest.fixture
+async def tls_original(public_ca: PublicCA) -> AsyncIterator[Original]:
+    """The same over TLS, with a certificate for ``localhost`` that only ``public_ca`` vouches for."""
+    async with Original().serve(public_ca.server_context("localhost")) as running:
+        yield running
+
+
+@pytest.fixture
 async def start(gateway: StandInGateway, tmp_path: Path) -> AsyncIterator[Start]:
     """Start interceptors in front of the gateway: ``await start(hosts=[...], specs=[...], body_limit=...)``."""
     started: list[Interceptor] = []
@@ -70,11 +84,11 @@ async def start(gateway: StandInGateway, tmp_path: Path) -> AsyncIterator[Start]
 
 
 def make_interceptor(gateway_port: int, ca_dir: Path, **changes: Any) -> Interceptor:
-    """Make an interceptor with the defaults of these tests; ``hosts`` may be entries or a ready LlmHosts."""
+    """Make an interceptor with the defaults of these tests; ``hosts`` may be entries or ready Rules."""
     hosts = changes.get("hosts", DEFAULT_HOSTS)
     return Interceptor(
         parse_specs(changes.get("specs", ["regular@0"])),
-        parse_hosts(hosts) if isinstance(hosts, list | tuple) else hosts,
+        parse_rules(hosts, changes.get("allowed", [])) if isinstance(hosts, list | tuple) else hosts,
         gateway_host="127.0.0.1",
         gateway_port=gateway_port,
         ca_dir=ca_dir,

@@ -26,6 +26,7 @@ class StandInGateway:
         self.bodies: list[bytes] = []
         self.gate = asyncio.Event()
         self.disconnected = asyncio.Event()
+        self.flooded = 0
         self.port = 0
 
     @contextlib.asynccontextmanager
@@ -41,6 +42,7 @@ class StandInGateway:
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
                 Route("/slow-json", self.slow_json),
                 Route("/endless", self.endless),
+                Route("/flood", self.flood),
                 Route("/{rest:path}", self.echo, methods=["GET", "POST"]),
             ]
         )
@@ -97,6 +99,19 @@ class StandInGateway:
         """Send one event, then nothing, until the client is gone."""
         await self._record(request)
         return StreamingResponse(self._silence(), media_type="text/event-stream")
+
+    async def flood(self, request: Request) -> Response:
+        """Send as much as is taken; ``flooded`` counts it in bytes."""
+        await self._record(request)
+        return StreamingResponse(self._flood(), media_type="text/event-stream")
+
+    async def _flood(self) -> AsyncIterator[bytes]:
+        try:
+            for _ in range(4096):
+                yield b"x" * 2**16
+                self.flooded += 2**16
+        finally:
+            self.disconnected.set()
 
     async def _silence(self) -> AsyncIterator[bytes]:
         yield b": here\n\n"

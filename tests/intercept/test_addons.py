@@ -8,19 +8,20 @@ from mitmproxy import http
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.test import taddons, tflow
 
+from sidecar.intercept.destination import Judge
 from sidecar.intercept.guard import Guard
-from sidecar.intercept.hosts import parse_hosts
+from sidecar.intercept.hosts import parse_rules
 from sidecar.intercept.route import Route
 from sidecar.intercept.stream import Stream
 from sidecar.intercept.upgrade import Upgrade, upgrade_tokens
 
 GATEWAY = ("127.0.0.1", 8800)
-HOSTS = parse_hosts(["api.openai.com", "llm.internal:8000"])
+RULES = parse_rules(["api.openai.com", "llm.internal:8000"], ["pypi.org"])
 
 
 @pytest.fixture
 def route() -> Iterator[Route]:
-    addon = Route(HOSTS, GATEWAY, "s3cret")
+    addon = Route(Judge(RULES), GATEWAY, "s3cret")
     with taddons.context(addon):
         yield addon
 
@@ -41,9 +42,9 @@ def error_of(flow: http.HTTPFlow) -> dict[str, object]:
     return error
 
 
-def test_a_call_for_an_llm_host_is_pointed_at_the_gateway_over_plain_http(route: Route) -> None:
+async def test_a_call_for_an_llm_host_is_pointed_at_the_gateway_over_plain_http(route: Route) -> None:
     flow = flow_to("https://api.openai.com/v1/chat/completions?a=b", x_tito_session="forged")
-    route.requestheaders(flow)
+    await route.requestheaders(flow)
     request = flow.request
     assert flow.response is None
     assert (request.scheme, request.host, request.port, request.path) == (
@@ -56,22 +57,24 @@ def test_a_call_for_an_llm_host_is_pointed_at_the_gateway_over_plain_http(route:
     assert "x-tito-session" not in request.headers
 
 
-def test_a_host_on_its_own_port_is_told_with_the_port(route: Route) -> None:
+async def test_a_host_on_its_own_port_is_told_with_the_port(route: Route) -> None:
     flow = flow_to("http://llm.internal:8000/v1/models", "GET")
-    route.requestheaders(flow)
+    await route.requestheaders(flow)
     assert flow.request.headers["x-tito-original-host"] == "llm.internal:8000"
 
 
 @pytest.mark.parametrize("hook", ["http_connect", "requestheaders"])
-def test_any_other_destination_is_refused_in_openais_envelope(route: Route, hook: str) -> None:
+async def test_any_other_destination_is_refused_in_openais_envelope(route: Route, hook: str) -> None:
     flow = flow_to("http://127.0.0.1:9/", "GET", Host="api.openai.com")
-    getattr(route, hook)(flow)
+    waiting = getattr(route, hook)(flow)
+    if waiting is not None:
+        await waiting
     error = error_of(flow)
     assert flow.response is not None
     assert flow.response.status_code == 403
     assert (error["type"], error["param"], error["code"]) == ("forbidden", None, "host_not_allowed")
     assert "127.0.0.1:9" in str(error["message"])
-    assert "api.openai.com, llm.internal:8000" in str(error["message"])
+    assert "api.openai.com, llm.internal:8000, pypi.org;" in str(error["message"])
     assert (flow.request.host, flow.request.port) == ("127.0.0.1", 9), "it is not routed anywhere"
     assert "x-tito-intercept-secret" not in flow.request.headers
 
@@ -82,9 +85,9 @@ def test_a_connect_to_an_llm_host_is_let_through_untouched(route: Route) -> None
     assert (flow.response, flow.request.host) == (None, "api.openai.com")
 
 
-def test_the_secret_is_not_in_what_a_refused_client_reads(route: Route) -> None:
+async def test_the_secret_is_not_in_what_a_refused_client_reads(route: Route) -> None:
     flow = flow_to("http://evil/")
-    route.requestheaders(flow)
+    await route.requestheaders(flow)
     assert flow.response is not None
     assert b"s3cret" not in (flow.response.raw_content or b"")
 
@@ -155,14 +158,17 @@ def test_upgrade_tokens_are_read_from_every_header_without_versions() -> None:
         (("127.0.0.1", 8801), "tcp", False),
         (("localhost", 8800), "tcp", False),
         (("api.openai.com", 443), "tcp", False),
+        (("pypi.org", 443), "tcp", True),
+        (("pypi.org", 22), "tcp", False),
+        (("pypi.org", 443), "udp", False),
         (GATEWAY, "udp", False),
         (None, "tcp", False),
     ],
 )
-def test_the_guard_lets_nothing_but_the_gateway_be_connected_to(
+def test_the_guard_lets_nothing_but_the_gateway_and_allowed_hosts_be_connected_to(
     address: tuple[str, int] | None, transport: str, allowed: bool
 ) -> None:
     server = tflow.tserver_conn()
     server.address, server.transport_protocol, server.error = address, transport, None
-    Guard(GATEWAY).server_connect(ServerConnectionHookData(server=server, client=tflow.tclient_conn()))
+    Guard(GATEWAY, RULES).server_connect(ServerConnectionHookData(server=server, client=tflow.tclient_conn()))
     assert (server.error is None) == allowed

@@ -61,6 +61,7 @@ def test_the_first_use_makes_a_ca_whose_key_only_the_owner_reads(tmp_path: Path)
         "ca-bundle.pem",
         "ca-cert.pem",
         "ca-key.pem",
+        "ca-truststore.p12",
         "mitmproxy",
     ]
 

@@ -1,5 +1,6 @@
 """What an agent may reach through the proxy: LLM hosts by way of the gateway, and nothing else."""
 
+from sidecar.intercept.hosts import Verdict
 from tests.intercept.agents import proxy_port
 from tests.intercept.conftest import Original, Start
 from tests.intercept.stand_in import StandInGateway
@@ -112,9 +113,7 @@ async def test_an_error_in_our_routing_fails_closed(
     start: Start, gateway: StandInGateway, original: Original
 ) -> None:
     class Broken:
-        names = ("api.openai.com",)
-
-        def allows(self, host: str, port: int) -> bool:
+        def judge(self, host: str, port: int) -> Verdict:
             raise RuntimeError("a bug in the host list")
 
     wire = await Wire.open(proxy_port(await start(hosts=Broken())))

@@ -5,7 +5,9 @@ Promise: what is sent is exactly what the test wrote. Concurrency: one task per 
 
 import asyncio
 import json
+import socket
 import ssl
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,10 +48,14 @@ class Wire:
         reply = await wire.ask(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")
         assert reply.status == 200, reply
         if trust is not None:
-            context = ssl.create_default_context(cafile=str(trust))
-            context.verify_flags |= ssl.VERIFY_X509_STRICT
-            await wire._writer.start_tls(context, server_hostname=sni or target.partition(":")[0])
+            await wire.start_tls(trust, sni or target.partition(":")[0])
         return wire
+
+    async def start_tls(self, trust: Path, name: str) -> None:
+        """Do TLS from here on, strictly verified, asking for ``name``."""
+        context = ssl.create_default_context(cafile=str(trust))
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        await self._writer.start_tls(context, server_hostname=name)
 
     async def send(self, data: bytes) -> None:
         """Send bytes as they are."""
@@ -71,6 +77,25 @@ class Wire:
         """Read up to and with ``mark``, within 10 s."""
         async with asyncio.timeout(10):
             return await self._reader.readuntil(mark)
+
+    async def until_closed_or(self, mark: bytes) -> bytes:
+        """Read until the proxy closes or says ``mark``, within 10 s."""
+        try:
+            return await self.read_until(mark)
+        except asyncio.IncompleteReadError as error:
+            return error.partial
+        except ConnectionError:
+            return b""
+
+    def half_close(self) -> None:
+        """Send no more."""
+        self._writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
+
+    def reset(self) -> None:
+        """Hang up with a reset, as a killed process with unread data does."""
+        linger = struct.pack("ii", 1, 0)
+        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self._writer.transport.abort()
 
     def close(self) -> None:
         """Hang up."""
