@@ -12,16 +12,17 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 
-from adapters.engines.base import EngineError, EngineInfo, EngineRefusal
+from adapters.engines.base import EngineInfo
 from adapters.engines.routed_experts import ExpertShape
-from adapters.models.selection import ENGINE, ParserChoice
 from sidecar.config import Settings, SettingsError, is_loopback
 from sidecar.control.app import build_control, build_probes
+from sidecar.control.metrics import MetricsRoute, Observed
 from sidecar.control.rollout import RolloutRoutes
 from sidecar.control.sessions import SessionRoutes
 from sidecar.control.sidecars import SidecarRoutes
 from sidecar.control.status import StatusRoutes
 from sidecar.control.trajectories import TrajectoryRoutes
+from sidecar.engine_start import ask_engine, check_engine_parser, load_model
 from sidecar.gateway.app import build_gateway
 from sidecar.gateway.chat import ChatCompletions
 from sidecar.gateway.exchange import Pace
@@ -33,7 +34,7 @@ from sidecar.generation.pauses import Pauses
 from sidecar.generation.transport import EngineTransport
 from sidecar.generation.workers import Workers
 from sidecar.interception import Interception
-from sidecar.model_files import lasting_name, read_config, read_model
+from sidecar.model_files import read_config
 from sidecar.policies import modes_of, policy_of
 from sidecar.replicas.addresses import shared_url
 from sidecar.replicas.membership import Membership
@@ -44,7 +45,8 @@ from sidecar.sessions.registry import Registry
 from sidecar.sessions.retention import Retention, RetentionRules
 from sidecar.store import open_store
 from sidecar.store.protocol import Store
-from sidecar.tito.model import Model, build_model
+from sidecar.tito.model import Model
+from sidecar.web.counted import Counted, RequestCounts
 from sidecar.web.listener import Listener
 
 log = logging.getLogger(__name__)
@@ -136,11 +138,11 @@ class Sidecar:
             record_versions=settings.record_token_versions,
         )
         engine = EngineState(transport, self.controller, _NO_ENGINE)
-        info = await self._ask_engine(transport)
+        info = await ask_engine(settings, transport)
         if info is not None:
             engine.accept(info)
         self.model = await asyncio.to_thread(self._load_model, engine.info)
-        await self._check_engine_parser()
+        await check_engine_parser(settings, self.model, self.controller.parsing)
         for warning in self.model.parsers.formats.warnings:
             log.warning("%s", warning)
         window = settings.context_window or engine.info.context_length
@@ -158,64 +160,8 @@ class Sidecar:
         self.retention.start()
         self._stack.push_async_callback(self.retention.stop)
 
-    async def _ask_engine(self, transport: EngineTransport) -> EngineInfo | None:
-        """What the engine says of itself; waits for an engine that still starts if nothing else tells."""
-        settings = self.settings
-        parsers = settings.tool_call_parser, settings.reasoning_parser
-        needed = settings.tokenizer is None or settings.context_window is None or ENGINE in parsers
-        attempt = 0
-        while True:
-            try:
-                return await transport.info()
-            except EngineRefusal as error:
-                raise SettingsError(
-                    f"--engine-url {settings.engine_url} answers {error.status}: {error}; "
-                    "is it an SGLang server, and is --engine-api-key right?"
-                ) from error
-            except EngineError as error:
-                if not needed:
-                    log.warning("the engine does not answer yet: %s", error)
-                    return None
-                if attempt % 10 == 0:
-                    log.warning("waiting for the engine (--engine-url): %s", error)
-                attempt += 1
-                await asyncio.sleep(1)
-
-    async def _check_engine_parser(self) -> None:
-        parser = self.model.parsers.formats.engine
-        if parser is None:
-            return
-        try:
-            await self.controller.parsing.check(parser)
-        except EngineError as error:
-            raise SettingsError(
-                f"{parser.flag} is 'engine', but --engine-url {self.settings.engine_url} cannot be asked: {error}. "
-                "It takes an SGLang server, not a router, and a parser that works at its endpoint; else set "
-                f"{parser.flag} to auto, none or a name"
-            ) from error
-
     def _load_model(self, info: EngineInfo) -> Model:
-        settings = self.settings
-        name = settings.tokenizer or info.tokenizer_path
-        if name is None:
-            raise SettingsError("the engine does not name its tokenizer; set --tokenizer")
-        text = read_model(lasting_name(name), settings.chat_template)
-        try:
-            return build_model(
-                text,
-                family_name=settings.model_family,
-                parsers=ParserChoice(
-                    settings.tool_call_parser,
-                    settings.reasoning_parser,
-                    info.tool_call_parser,
-                    info.reasoning_parser,
-                ),
-                protect_content=settings.special_tokens_in_content == "text",
-                allow_unstable=settings.on_unstable_template == "segment"
-                or settings.token_build_mode == "snapshot",
-            )
-        except ValueError as error:
-            raise SettingsError(str(error)) from error
+        return load_model(self.settings, info)
 
     async def _listen(self, engine: EngineState, window: int, secret: bytes) -> None:
         settings = self.settings
@@ -236,7 +182,8 @@ class Sidecar:
             intercept_secret=intercept_secret,
         )
         gateway_app = build_gateway(chat, Models(engine, identity, int(time.time())))
-        self.gateway = self._bound(Listener(gateway_app, settings.listen, "--listen"))
+        requests = RequestCounts()
+        self.gateway = self._bound(Listener(Counted(gateway_app, requests), settings.listen, "--listen"))
         base_url = (settings.advertise_url or self.gateway.url).rstrip("/")
         status = StatusRoutes(
             self.problems,
@@ -257,6 +204,18 @@ class Sidecar:
             ),
             RolloutRoutes(self.pauses, self.controller, engine, self._workers),
             status,
+            MetricsRoute(
+                Observed(
+                    self.problems,
+                    engine,
+                    self.controller,
+                    self.pauses.gate,
+                    self.registry,
+                    self._store,
+                    self.retention.totals,
+                    requests,
+                )
+            ),
         )
         self.control = self._bound(Listener(control_app, settings.control_listen, "--control-listen"))
         await self._join()

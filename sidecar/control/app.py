@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapters.protocols.errors import RequestError
+from sidecar.control.metrics import MetricsRoute
 from sidecar.control.rollout import RolloutRoutes
 from sidecar.control.sessions import SessionRoutes
 from sidecar.control.sidecars import SidecarRoutes
@@ -71,6 +72,7 @@ def build_control(
     trajectories: TrajectoryRoutes,
     rollout: RolloutRoutes,
     status: StatusRoutes,
+    metrics: MetricsRoute,
 ) -> Starlette:
     """The ASGI app of `--control-listen`."""
     return Starlette(
@@ -80,6 +82,7 @@ def build_control(
             *trajectories.routes(),
             *rollout.routes(),
             *status.routes(),
+            *metrics.routes(),
         ],
         middleware=[Middleware(TokenGuard, token=token)],
         exception_handlers=_HANDLERS,

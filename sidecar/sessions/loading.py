@@ -12,6 +12,7 @@ from functools import partial
 from sidecar.generation.controller import Controller
 from sidecar.replicas.claims import Claims
 from sidecar.sessions.session import Session
+from sidecar.sessions.step_counts import StepCounts
 from sidecar.store.ownership import Fence
 from sidecar.store.protocol import SessionRow, Store, StoredSession, StoreFenced
 from sidecar.store.session_store import SessionStore
@@ -36,6 +37,8 @@ class Loader:
         self._model = model
         self._retry_window = retry_window
         self._on_fenced = on_fenced
+        self.counts = StepCounts()
+        """Of the sessions that this made."""
 
     async def load(self, session_id: str) -> Session | None:
         """The session of that id, or None if there is none. Raises `SessionHeld`, `StoreError`."""
@@ -73,4 +76,5 @@ class Loader:
     def _made(self, stored: StoredSession, fence: Fence | None) -> Session:
         # no reference to the session itself: one that is gone is freed without the garbage collector
         on_fenced = partial(self._on_fenced, stored.row.session_id, fence)
-        return Session(stored, SessionStore(self._store, fence, on_fenced), self._controller, self._model)
+        store = SessionStore(self._store, fence, on_fenced)
+        return Session(stored, store, self._controller, self._model, self.counts)

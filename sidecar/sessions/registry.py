@@ -60,6 +60,7 @@ class Registry:
         self._store = store
         self._policy = policy
         self._loader = Loader(store, claims, controller, model, policy.retry_window, self._on_fenced)
+        self.counts = self._loader.counts
         self.memory = self._sessions = SessionMemory()
         self._room = Room(self._sessions, policy.max_total_bytes)
         self._loading: dict[str, asyncio.Task[Session | None]] = {}

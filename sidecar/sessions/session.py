@@ -18,6 +18,7 @@ from sidecar.generation.generation import Generation
 from sidecar.sessions.draft import StepDraft
 from sidecar.sessions.engine_reply import settle_reply
 from sidecar.sessions.sizes import SessionSize
+from sidecar.sessions.step_counts import StepCounts
 from sidecar.sessions.step_run import StepAborted, StepRun
 from sidecar.sessions.waiting import WaitingSteps
 from sidecar.store.protocol import SessionRow, StoredSession, StoreError
@@ -40,7 +41,15 @@ _LAST_BYTES = 1.0
 class Session:
     """A session's live state. Made by the registry, from the store's row and steps."""
 
-    def __init__(self, stored: StoredSession, store: SessionStore, controller: Controller, model: Model) -> None:
+    def __init__(
+        self,
+        stored: StoredSession,
+        store: SessionStore,
+        controller: Controller,
+        model: Model,
+        counts: StepCounts,
+    ) -> None:
+        """`counts` are those of all sessions of the process."""
         self.row: SessionRow = stored.row
         self.trajectory = Trajectory()
         self.readings = Readings()
@@ -64,6 +73,7 @@ class Session:
         self.store = store
         self._controller = controller
         self._model = model
+        self._counts = counts
         self._ticks = 0
         self._detached: list[StepRecord] = []
         self.size = SessionSize(stored.blob_bytes)
@@ -195,6 +205,7 @@ class Session:
         if record.state == "committed":
             self._check_versions(run.generation, sampled_versions(record))
         await self._append(record, {**run.draft.blobs, **_rows_blob(run.generation, record)})
+        self._counts.interruptions += run.generation.preemptions
         run.generation.rows = None  # they are most of a step's bytes, and nothing but training reads them
         if record.state == "committed" and record.retry_count:
             await self._supersede_aborted(record)
@@ -206,6 +217,7 @@ class Session:
         await self.store.save_step(record, blobs)
         self.trajectory.add(record)
         self.size.add(record, blobs)
+        self._counts.add(record)
 
     async def _supersede_aborted(self, record: StepRecord) -> None:
         """Note on aborted steps which one took their place. `record` is committed and stays so, whatever the store

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
+from sidecar.store.write_totals import WriteTotals
 from sidecar.tito.records import StepRecord
 
 if TYPE_CHECKING:
@@ -120,6 +121,9 @@ class Store(Protocol):
 
     def failure(self) -> str | None:
         """Why the store cannot write at present, or None."""
+
+    def totals(self) -> WriteTotals:
+        """What this process wrote since it started."""
 
     async def save_session(self, row: SessionRow, fence: Fence | None = None) -> None:
         """Insert or replace a session's row. With a `fence`, this and the writes below raise `StoreFenced` once

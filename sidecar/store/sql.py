@@ -21,6 +21,7 @@ from sidecar.store.ownership import Fence, wait_for_lease
 from sidecar.store.packed import Packer
 from sidecar.store.protocol import PauseRow, SessionRow, StoredSession, StoreError
 from sidecar.store.queries import BLOB_BYTES, SESSION, blobs_of, steps_of
+from sidecar.store.write_totals import WriteTotals
 from sidecar.store.writer import GroupedWriter, WriterLimits
 from sidecar.tito.records import StepRecord
 
@@ -108,6 +109,10 @@ class SqlStore:
         """Why the store cannot write at present, or None. Clears itself: a trial write is made every second. Damage
         lasts, though a trial write may succeed beside it."""
         return self._no_writer() if self._writer is None else self._writer.failure() or self._damage
+
+    def totals(self) -> WriteTotals:
+        """What this process wrote since it started."""
+        return WriteTotals() if self._writer is None else self._writer.totals()
 
     async def save_session(self, row: SessionRow, fence: Fence | None = None) -> None:
         """Insert or replace a session's row."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sidecar.store.backend import Fault
 from sidecar.store.protocol import LeaseLapsed, StoreBusy, StoreError
+from sidecar.store.write_totals import WriteTotals
 from sidecar.store.writes import Write
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ class GroupedWriter:
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._failure: str | None = None
+        self._totals = WriteTotals()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -73,6 +76,10 @@ class GroupedWriter:
     def failure(self) -> str | None:
         """Why nothing can be written at present, or None."""
         return "the store is closed" if self._closing else self._failure
+
+    def totals(self) -> WriteTotals:
+        """What was written since the start, as of now."""
+        return replace(self._totals, waiting=len(self._queue))
 
     def submit(self, write: Write) -> asyncio.Future[Write]:
         """Queue a write; the future resolves after its commit or raises `StoreError`. Raises `StoreBusy`."""
@@ -186,10 +193,15 @@ class GroupedWriter:
         self._queue.extendleft(reversed(again))
 
     async def _commit_or_fault(self, batch: list[_Queued]) -> Fault | None:
+        totals, began = self._totals, time.monotonic()
         try:
             await self._commit([item.write for item in batch])
         except Exception as error:
+            totals.failed += 1
             return self._describe(error)
+        totals.seconds += time.monotonic() - began
+        totals.commits += 1
+        totals.writes += sum(item.write.refused is None for item in batch)
         for item in batch:
             if item.write.refused is not None:
                 self._refuse(item, item.write.refused)
