@@ -17,6 +17,7 @@ from sidecar.generation.controller import Controller
 from sidecar.generation.generation import Generation
 from sidecar.sessions.draft import StepDraft
 from sidecar.sessions.engine_reply import settle_reply
+from sidecar.sessions.row_blobs import rows_blob
 from sidecar.sessions.sizes import SessionSize
 from sidecar.sessions.step_counts import StepCounts
 from sidecar.sessions.step_run import StepAborted, StepRun
@@ -28,7 +29,6 @@ from sidecar.tito.model import Model
 from sidecar.tito.reading import Readings
 from sidecar.tito.records import StepRecord
 from sidecar.tito.reply_text import ReplyText
-from sidecar.tito.routed_rows import blob_key
 from sidecar.tito.trajectory import Node, Trajectory
 from sidecar.tito.version_rules import check_same_version, sampled_versions
 
@@ -204,7 +204,7 @@ class Session:
         """See `StepOwner`. An aborted step that a marked retry has replaced already says so."""
         if record.state == "committed":
             self._check_versions(run.generation, sampled_versions(record))
-        await self._append(record, {**run.draft.blobs, **_rows_blob(run.generation, record)})
+        await self._append(record, {**run.draft.blobs, **rows_blob(run.generation, record)})
         self._counts.interruptions += run.generation.preemptions
         run.generation.rows = None  # they are most of a step's bytes, and nothing but training reads them
         if record.state == "committed" and record.retry_count:
@@ -294,17 +294,3 @@ class Session:
             _, late = await asyncio.wait(leaving, timeout=_LAST_BYTES)
             for task in late:
                 task.cancel()
-
-
-def _rows_blob(generation: Generation, record: StepRecord) -> dict[bytes, bytes]:
-    """The rows that are stored with a final step; a step that lacks some is told of, with the reason."""
-    if record.untrainable == "replay_rows" and record.state == "committed":
-        log.warning(
-            "no routing replay of a step: session_id=%s step_id=%s: %s",
-            record.session_id,
-            record.step_id,
-            generation.rows_missing(),
-        )
-    if generation.rows is None or record.routed_rows is None:
-        return {}
-    return {blob_key(record.step_id): generation.rows.data(record.routed_rows)}
