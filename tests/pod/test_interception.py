@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +27,25 @@ def originals(pod: Pod) -> dict[str, int]:
     return {name: count for name, count in pod.tell_world("stats")["counted"].items() if name != "udp"}
 
 
-def start_clients(pod: Pod) -> dict[str, subprocess.Popen[str]]:
+@pytest.fixture(scope="module")
+def go_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
+    """`agent.go` as a program; None without Go."""
+    if shutil.which("go") is None:
+        yield None
+        return
+    folder = Path(tempfile.mkdtemp())  # pytest's own folders are closed to the agent's user
+    folder.chmod(0o755)
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOCACHE": str(tmp_path_factory.mktemp("go-cache"))}
+    try:
+        subprocess.run(
+            ["go", "build", "-o", str(folder / "agent"), str(HERE / "agent.go")], env=environment, check=True
+        )
+        yield folder / "agent"
+    finally:
+        shutil.rmtree(folder)
+
+
+def start_clients(pod: Pod, go_agent: Path | None) -> dict[str, subprocess.Popen[str]]:
     """Every client that this machine has, each asking once."""
     commands = {name: (sys.executable, str(HERE / "agent.py"), name) for name in CLIENTS}
     commands["curl"] = ("curl", "-sS", "-m", "100", *ASK)
@@ -32,6 +53,8 @@ def start_clients(pod: Pod) -> dict[str, subprocess.Popen[str]]:
         commands |= {f"node {way}": (node, str(HERE / "agent.mjs"), way) for way in ("fetch", "https")}
     if shutil.which("javac"):  # a runtime alone cannot run a source file
         commands["java"] = ("java", "-XX:TieredStopAtLevel=1", str(HERE / "Agent.java"))
+    if go_agent is not None:
+        commands["go"] = (str(go_agent),)
     return {name: pod.start(*command) for name, command in commands.items()}
 
 
@@ -42,20 +65,20 @@ def finish(clients: dict[str, subprocess.Popen[str]]) -> None:
         assert "".join(TEXT.split()) in "".join(out.split()), f"{name}: {out} {errors[-1500:]}"
 
 
-def test_every_unmodified_client_is_answered_by_the_engine_and_recorded(pod: Pod) -> None:
-    clients = start_clients(pod)
+def test_every_unmodified_client_is_answered_by_the_engine_and_recorded(pod: Pod, go_agent: Path | None) -> None:
+    clients = start_clients(pod, go_agent)
     finish(clients)
     steps = pod.control("GET", f"/session/{SESSION}")["steps"]
     assert [step["state"] for step in steps] == ["committed"] * len(clients)
     assert originals(pod) == {}, "no client reached the real host"
-    missing = {"node fetch": "nodejs", "java": "default-jdk-headless"}.items()
+    missing = {"node fetch": "nodejs", "java": "default-jdk-headless", "go": "golang-go"}.items()
     if lacking := [package for name, package in missing if name not in clients]:
         pytest.skip(f"all other clients ran and were recorded; apt-get install {' '.join(lacking)}")
 
 
-def test_a_pause_holds_every_client_and_the_resume_lets_them_go_on(pod: Pod) -> None:
+def test_a_pause_holds_every_client_and_the_resume_lets_them_go_on(pod: Pod, go_agent: Path | None) -> None:
     paused = pod.control("POST", "/v1/rollout/pause", {"reason": "weights", "lease_seconds": 100})
-    clients = start_clients(pod)
+    clients = start_clients(pod, go_agent)
     while pod.control("GET", "/v1/rollout/pause_state")["suspended"] < len(clients):
         ended = [name for name, process in clients.items() if process.poll() is not None]
         assert not ended, "nobody is told of a pause"
