@@ -5,11 +5,14 @@ child's): only the garbage collector frees them, with the request's body and the
 lets that collector look at everything rarely (`sidecar.garbage`), so without this an intercepted connection costs
 50 KB until then, and a request its body besides.
 
-Promise: what is taken apart is over: a request when the next one on its connection is over or the connection ends,
-a connection when mitmproxy has left it. Should a later mitmproxy be built otherwise, memory is freed later.
+Promise: what is taken apart is over, and not on the stack: mitmproxy works an event off without a turn of the loop,
+and requests on one connection run within each other's steps (pipelined ones, an answer that lets the next request
+in). A connection is over when mitmproxy has left it. Should a later mitmproxy be built otherwise, memory is freed
+later.
 Concurrency: event loop only.
 """
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,22 +38,37 @@ class Release:
 
 
 class _Requests(dict[int, Layer]):
-    """The requests of one HTTP layer by number. The one that was removed last may still run its last steps."""
+    """The requests of one HTTP layer by number."""
 
-    _last: Layer | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self._over: list[Layer] = []
+        self._asked = False
 
     def pop(self, key: int, *default: Any) -> Any:
-        """Remove a request, and take the one before it apart."""
+        """Remove a request. It runs its last steps yet: it is taken apart once what happens now has been worked
+        off, and only when it waits for no addon either."""
         removed = super().pop(key, *default)
-        self.finish()
-        self._last = removed if isinstance(removed, Layer) else None
+        if isinstance(removed, Layer):
+            self._over.append(removed)
+            if not self._asked:
+                self._asked = True
+                asyncio.get_running_loop().call_soon(self._finish)
         return removed
 
+    def _finish(self) -> None:
+        over, self._over, self._asked = self._over, [], False
+        for layer in over:
+            if any(vars(one).get("_paused") for one in _below(layer)):
+                self._over.append(layer)  # until the next one is over, or the connection
+            else:
+                _take_apart(layer)
+
     def finish(self) -> None:
-        """Take the last one apart."""
-        last, self._last = self._last, None
-        if last is not None:
-            _take_apart(last)
+        """Take all of them apart: nothing of the connection runs any more."""
+        over, self._over = self._over, []
+        for layer in over:
+            _take_apart(layer)
 
 
 def release(handler: ConnectionHandler) -> None:

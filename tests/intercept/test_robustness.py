@@ -4,6 +4,8 @@ Longer forms, a thousand streams and twenty thousand requests, are in benchmarks
 """
 
 import asyncio
+import contextlib
+import random
 import ssl
 from collections.abc import Callable
 
@@ -130,6 +132,50 @@ async def test_a_client_that_prefers_http2_is_served_over_http_1(start: Start, g
     async with httpx.AsyncClient(proxy=proxy, verify=context, http2=True, trust_env=False) as agent:
         answers = await asyncio.gather(*(agent.get("https://api.openai.com/v1/models") for _ in range(20)))
     assert {(answer.status_code, answer.http_version) for answer in answers} == {(200, "HTTP/1.1")}
+
+
+GET = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+SIDES = [
+    GET,
+    b'POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\ncontent-length: 15\r\n\r\n{"stream":true}',
+    b"GET /v1/models HTTP/1.1\r\nbad header\r\n\r\n",
+]
+
+
+async def test_requests_that_do_not_wait_for_answers_are_answered_in_order(
+    start: Start, gateway: StandInGateway
+) -> None:
+    interceptor = await start()
+    trust = interceptor.authority.certificate
+    wire = await Wire.tunnel(proxy_port(interceptor), "api.openai.com:443", trust=trust)
+    await wire.send(b"".join(GET.replace(b"models", b"models/%d" % number) for number in range(20)))
+    for number in range(20):
+        await wire.read_until(b'{"path":"/v1/models/%d"}' % number)
+    wire.close()
+    await still_answers(interceptor)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_agents_that_pipeline_break_off_and_talk_nonsense_in_any_order(
+    start: Start, gateway: StandInGateway, seed: int
+) -> None:
+    """The guard of `conftest.py` sees what mitmproxy says to it."""
+    dice = random.Random(seed)
+    interceptor = await start()
+    gateway.gate.set()
+
+    async def agent() -> None:
+        trust = interceptor.authority.certificate
+        wire = await Wire.tunnel(proxy_port(interceptor), "api.openai.com:443", trust=trust)
+        with contextlib.suppress(ConnectionError):  # cut off for its nonsense
+            for _ in range(dice.randint(1, 3)):
+                await wire.send(b"".join(dice.choices(SIDES, weights=(4, 2, 1), k=dice.randint(1, 4))))
+                await asyncio.sleep(dice.choice([0, 0.001, 0.01, 0.05]))
+        dice.choice([wire.close, wire.reset])()
+
+    for _ in range(3):
+        await asyncio.gather(*(agent() for _ in range(8)))
+    await still_answers(interceptor)
 
 
 class ClosingGateway:

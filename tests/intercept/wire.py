@@ -94,7 +94,8 @@ class Wire:
     def reset(self) -> None:
         """Hang up with a reset, as a killed process with unread data does."""
         linger = struct.pack("ii", 1, 0)
-        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        if (open_socket := self._writer.get_extra_info("socket")) is not None:  # else it was cut off already
+            open_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self._writer.transport.abort()
 
     def close(self) -> None:
