@@ -28,8 +28,11 @@ class CallVersions:
             self.changed = len({version for _, _, version in reader.versions.spans}) > 1
         elif named is not None and self._first is None:
             self._first = named
-            # Several tokens at once may have been sampled on both sides of a change that nobody had seen yet.
-            self.changed = len(reader.output_ids) > 1 and self._known not in (None, named)
+            # Several tokens at once may have been sampled on both sides of a change that nobody had seen yet, and
+            # what an abort returns before it. A first token that comes alone is told as it is sampled.
+            aborted = reader.finish is not None and reader.finish.kind == "abort"
+            late = len(reader.output_ids) > 1 or (aborted and reader.output_ids)
+            self.changed = bool(late) and self._known not in (None, named)
         else:
             self.changed = self.changed or named != self._first
 

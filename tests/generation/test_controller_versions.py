@@ -104,6 +104,20 @@ def test_without_spans_a_name_is_true_if_it_cannot_have_changed(
     assert versions.changed is (version is None and chunks[0][1] is not None)
 
 
+@pytest.mark.parametrize(("ids", "version"), [([7], None), ([], "2")])
+def test_without_spans_what_an_abort_returns_may_be_from_before_the_change(ids: list[int], version: str) -> None:
+    reader, versions = ReplyReader(), CallVersions("1")
+    meta = {
+        "finish_reason": {"type": "abort", "message": "Abort"},
+        "completion_tokens": len(ids),
+        "output_token_logprobs": [[-1.0, index, None] for index in ids],
+        "weight_version": "2",
+    }
+    reader.read({"output_ids": ids, "meta_info": meta})
+    versions.read(reader)
+    assert versions.reported == ReportedVersions(single=version)
+
+
 async def test_without_spans_a_first_token_names_its_version(qwen3_dir: Path) -> None:
     """SGLang's first chunk comes with the first token, so a call that waited out an update is known."""
     async with driving(qwen3_dir, version_spans=False, weight_version="1") as driver:

@@ -25,7 +25,7 @@ def test_a_hop_comes_back_as_it_was(session_id: str, host: str | None) -> None:
 @given(session_id=TEXT, other=TEXT)
 def test_it_is_good_for_its_own_call_and_secret_only(session_id: str, other: str) -> None:
     value = write_hop(Hop(session_id), CALL, SECRET)
-    assert read_hop(value, CALL, SECRET + other.encode()) is None
+    assert read_hop(value, CALL, SECRET + b"." + other.encode()) is None  # HMAC fills keys up with zeros
     for changed in (
         replace(CALL, method="GET"),
         replace(CALL, path=CALL.path + other.encode()),
