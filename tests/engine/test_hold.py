@@ -12,7 +12,7 @@ from tests.support.chat import text_of
 from tests.support.rollout import sampled_versions
 from tests.support.running import Running
 
-LENGTH = 160
+LENGTH = 400
 """Long enough to be still under way when a pause comes, also where this process is slow and the engine is not."""
 
 

@@ -14,7 +14,7 @@ from tests.support.rollout import sampled_versions
 from tests.support.running import Running
 
 BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-LENGTH = 160
+LENGTH = 400
 """Long enough to be still under way when a pause comes, also where this process is slow and the engine is not."""
 
 
