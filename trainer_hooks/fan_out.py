@@ -130,16 +130,19 @@ def resume_all(
     timeout_seconds: float,
     version: str | None = None,
     reason: str | None = None,
+    still_lives: Callable[[str], bool] = lambda url: True,
     sleep: Sleep = time.sleep,
 ) -> None:
     """Lift every pause by its id, repeating for `timeout_seconds` what may pass by itself.
+
+    `still_lives(url)` is asked about one that does not answer: one that is gone for good holds nobody up.
 
     Raises `FanOutError` naming those that are still paused, or were not any more. Replicas on one store share a
     pause: where one has lifted it, `pause_expired` at another is no failure.
     """
 
     def resume(one: HeldPause) -> str | None:
-        return _resume_one(one, timeout_seconds, version, reason, sleep)
+        return _resume_one(one, timeout_seconds, version, reason, still_lives, sleep)
 
     reasons = _each(resume, held)
     lifted = {one.pause_id for one, why in zip(held, reasons, strict=True) if why is None}
@@ -191,7 +194,12 @@ def _is_gone(url: str, still_lives: Callable[[str], bool]) -> bool:
 
 
 def _resume_one(
-    one: HeldPause, timeout_seconds: float, version: str | None, reason: str | None, sleep: Sleep
+    one: HeldPause,
+    timeout_seconds: float,
+    version: str | None,
+    reason: str | None,
+    still_lives: Callable[[str], bool],
+    sleep: Sleep,
 ) -> str | None:
     maybe_done = False
     for _ in _attempts(timeout_seconds, sleep):
@@ -207,6 +215,9 @@ def _resume_one(
             failure = str(error)
             if not _may_pass(error):
                 return failure
+            if error.code == "connect_failed" and _is_gone(one.url, still_lives):
+                logger.warning("the sidecar at %s is gone, and needs no resume: %s", one.url, failure)
+                return None
             maybe_done = maybe_done or (isinstance(error, ControlTransportError) and error.code != "connect_failed")
     return failure
 

@@ -26,10 +26,16 @@ _LOOPBACK = ("127.", "localhost", "::1")
 @dataclass(frozen=True, slots=True)
 class SidecarList:
     """`urls`: control URLs of the live sidecars, in a fixed order. `failures`: why one could not be asked, by URL;
-    such a seed is in `urls` all the same unless another seed's list covers it."""
+    such a seed is in `urls` all the same unless another seed's list covers it. `shared`: a shared store told."""
 
     urls: tuple[str, ...]
     failures: dict[str, str]
+    shared: bool
+
+    def lives(self, url: str) -> bool:
+        """Whether the sidecar that was found at `url` before may be there still. It is gone only if somebody knows:
+        where no seed answers, the trainer's own network may be at fault."""
+        return url in self.urls or (bool(self.failures) and not self.shared)
 
 
 def find_sidecars(seeds: Sequence[ControlClient]) -> SidecarList:
@@ -55,7 +61,7 @@ def find_sidecars(seeds: Sequence[ControlClient]) -> SidecarList:
             logger.warning("the sidecar at %s is not asked, the shared list does not need it: %s", url, reason)
     else:
         urls |= dict.fromkeys(failures)
-    return SidecarList(tuple(sorted(urls)), failures)
+    return SidecarList(tuple(sorted(urls)), failures, listed)
 
 
 def _registry(seed: ControlClient) -> list[Any] | None:

@@ -153,3 +153,36 @@ def test_the_pause_reaches_replicas_that_only_the_shared_store_names(servers: li
     with rollout_paused(args_for(servers[:1]), reason="r"):
         assert [len(server.pauses) for server in servers] == [1, 1]
     assert not any(server.pauses for server in servers)
+
+
+def test_a_replica_that_is_gone_since_the_pause_needs_no_resume(servers: list[ControlServer]) -> None:
+    """An agent's pod may end while the weights change: its sidecar stops, and gives up its lease."""
+    entries = [{"sidecar_id": server.url, "control_url": server.url} for server in servers]
+    servers[0].registry = entries
+    with rollout_paused(args_for(servers[:1], tito_pause_timeout_sec=60), reason="r"):
+        servers[1].close()
+        servers[0].registry = entries[:1]
+    assert not servers[0].pauses
+
+
+def test_a_replica_that_is_gone_has_lost_no_pause_that_is_needed(servers: list[ControlServer]) -> None:
+    entries = [{"sidecar_id": server.url, "control_url": server.url} for server in servers]
+    servers[0].registry = entries
+    with rollout_paused(args_for(servers[:1]), reason="r", renew_seconds=0.01):
+        servers[1].lose_pauses()
+        calls = servers[0].count(PAUSE)
+        servers[0].wait_calls(PAUSE, calls + 3)
+        servers[1].close()
+        servers[0].registry = entries[:1]
+    assert not servers[0].pauses
+
+
+def test_a_list_that_cannot_be_had_makes_no_replica_gone(servers: list[ControlServer]) -> None:
+    """The trainer's own network may be at fault: what was paused has to be resumed, or named."""
+    servers[0].registry = [{"sidecar_id": server.url, "control_url": server.url} for server in servers]
+    with (
+        pytest.raises(FanOutError, match="2 of 2 sidecars did not resume"),
+        rollout_paused(args_for(servers[:1], tito_pause_timeout_sec=1), reason="r"),
+    ):
+        for server in servers:
+            server.close()

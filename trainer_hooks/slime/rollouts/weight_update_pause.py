@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -60,8 +60,9 @@ def rollout_paused(args: Any, *, reason: str, renew_seconds: float = RENEW_SECON
     """Pause every live sidecar, keep the pauses alive, and resume each by its id whatever happens in the block.
 
     Gives None where the pause is switched off. Raises `FanOutError` where a sidecar has not quiesced (then none
-    stays paused and the block does not run) or does not resume, and `PauseLostError` where a lease was lost;
-    with `TITO_PAUSE_REQUIRED=0` these are logged and the block runs. An error of the block itself comes through.
+    stays paused and the block does not run) or does not resume, and `PauseLostError` where a lease was lost; with
+    `TITO_PAUSE_REQUIRED=0` these are logged and the block runs. A sidecar that is gone by the end needs nothing:
+    agents' pods end while the weights change. An error of the block itself comes through.
     """
     settings = PauseSettings.read(args)
     if not settings.enabled:
@@ -70,10 +71,14 @@ def rollout_paused(args: Any, *, reason: str, renew_seconds: float = RENEW_SECON
     with ExitStack() as stack:
         token = control_token(args)
         seeds = [stack.enter_context(client) for client in connect(control_urls(args), token)]
+
+        def still_lives(url: str) -> bool:
+            return find_sidecars(seeds).lives(url)
+
         clients = [stack.enter_context(client) for client in connect(find_sidecars(seeds).urls, token)]
         fleet = pause_all(
             clients,
-            still_lives=lambda url: url in find_sidecars(seeds).urls,
+            still_lives=still_lives,
             timeout_seconds=settings.timeout_seconds,
             mode=settings.mode,
             reason=reason,
@@ -86,26 +91,37 @@ def rollout_paused(args: Any, *, reason: str, renew_seconds: float = RENEW_SECON
             try:
                 yield fleet
             except BaseException:
-                for problem in _end(fleet, keeper, settings, reason):
+                for problem in _end(fleet, keeper, settings, reason, still_lives):
                     logger.error("after the failure of %s: %s", reason, problem)
                 raise
-            problems = _end(fleet, keeper, settings, reason)
+            problems = _end(fleet, keeper, settings, reason, still_lives)
     for problem in problems:
         logger.error("%s: %s", reason, problem)
     if problems and settings.required:
         raise problems[0]
 
 
-def _end(fleet: FleetPause, keeper: LeaseKeeper, settings: PauseSettings, reason: str) -> list[RuntimeError]:
+def _end(
+    fleet: FleetPause,
+    keeper: LeaseKeeper,
+    settings: PauseSettings,
+    reason: str,
+    still_lives: Callable[[str], bool],
+) -> list[RuntimeError]:
     """Resume what is still held, the keeper renewing meanwhile; then what went wrong, if anything."""
     problems: list[RuntimeError] = []
     waiting: list[HeldPause] = [one for one in fleet.held if one.url not in keeper.lost]
     try:
-        resume_all(waiting, timeout_seconds=settings.timeout_seconds, reason=f"end of {reason}")
+        resume_all(
+            waiting,
+            timeout_seconds=settings.timeout_seconds,
+            reason=f"end of {reason}",
+            still_lives=still_lives,
+        )
     except FanOutError as error:
         problems.append(error)
     keeper.close()
-    lost = {url: why for url, why in keeper.lost.items() if not _was_lifted(fleet, url)}
+    lost = {url: why for url, why in keeper.lost.items() if not _was_lifted(fleet, url) and still_lives(url)}
     if lost:
         named = "; ".join(f"{url}: {why}" for url, why in lost.items())
         problems.insert(
