@@ -34,10 +34,12 @@ class Planes:
         self.down: set[str] = set()
         self.calls: list[str] = []
         self.bodies: dict[str, Any] = {}
+        self.heard: Callable[[str, Any], None] = lambda path, body: None
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.calls.append(f"{request.url.host} {request.url.path}")
         self.bodies[request.url.path] = body = json.loads(request.content)
+        self.heard(request.url.path, body)
         if request.url.host in self.down:
             raise httpx.ConnectError("refused", request=request)
         waiting = self.trouble.get(request.url.path)
@@ -117,6 +119,15 @@ async def test_a_sidecar_that_is_away_for_a_moment_costs_no_trajectory(
     sample = await dispatch()
     assert sample.status is Sample.Status.COMPLETED
     assert sum(call.endswith(path) for call in planes.calls) == 2
+
+
+async def test_a_read_that_is_repeated_drains_by_the_same_id(planes: Planes, dispatch: Any) -> None:
+    """By another one the repeat would get nothing: the first has drained it."""
+    planes.trouble["/trajectory/read"] = [refused(502), refused(502)]
+    seen: list[Any] = []
+    planes.heard = lambda path, body: seen.append(body) if path == "/trajectory/read" else None
+    sample = await dispatch()
+    assert [body["drain_id"] for body in seen] == [sample.session_id] * 3
 
 
 async def test_a_sidecar_that_is_down_is_passed_over_for_new_sessions(planes: Planes, dispatch: Any) -> None:

@@ -71,6 +71,14 @@ async def test_an_sdk_agent_s_run_becomes_samples_with_its_exact_tokens_and_rewa
     assert scratch_left(tmp_path) == []
 
 
+@pytest.mark.parametrize("evaluation", [False, True])
+async def test_what_training_got_counts_as_read(sidecar: Running, tmp_path: Path, evaluation: bool) -> None:
+    """Else its expiry is logged as a loss, and `sessions wait-drained` holds an ephemeral sidecar's pod up."""
+    await generate(dispatch_args(sidecar, tmp_path), task_sample(), SAMPLING, evaluation=evaluation)
+    stats = (await sidecar.control.get("/trajectory/stats")).json()
+    assert (stats["unread"], stats["drained"], stats["oldest_unread"]) == (0, 1, None)
+
+
 async def test_evaluation_gives_the_anchor_alone_and_its_reward_even_where_nothing_could_train(
     sidecar: Running, tmp_path: Path
 ) -> None:

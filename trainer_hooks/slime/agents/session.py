@@ -85,7 +85,11 @@ class AgentSession:
         assert self._url is not None
         async with open_control_async(self._args, self._url) as control:
             await self._finalize(control, reward)
-            read = partial(control.read_trajectory, session_id=self.session_id)
+            # Marked as read, or retention would take what has trained for lost, and a sidecar whose store goes with
+            # its pod would wait for a reader. The id is the session's: a repeat gets the same again.
+            read = partial(
+                control.read_trajectory, session_id=self.session_id, drain=True, drain_id=self.session_id
+            )
             reply = await self._patiently("read_failed", read)
         self.segments = reply["data"]
         if not self.segments:
