@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -185,6 +186,24 @@ async def test_segments_that_break_their_contract_end_the_run(planes: Planes, di
     assert (await dispatch()).metadata["abort_reason"] == "SegmentError"
     planes.trouble["/trajectory/read"] = [httpx.Response(200, json={"data": []})]
     assert (await dispatch()).metadata["abort_reason"] == "no_segments"
+
+
+async def test_a_full_disk_costs_the_run_and_is_no_exception(
+    planes: Planes, dispatch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", full)
+        sample = await dispatch()
+    assert (sample.status, sample.metadata["abort_reason"]) == (Sample.Status.ABORTED, "no_scratch")
+    assert planes.calls == [], "nothing is opened that nobody would finalize"
+
+
+async def test_a_scratch_folder_that_cannot_be_is_a_wrong_setting(dispatch: Any, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"TITO_SCRATCH_DIR is .*nowhere"):
+        await dispatch(tito_scratch_dir=str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize("launcher", ["launch_badly", "launch_nothing"])

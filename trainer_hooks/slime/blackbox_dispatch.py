@@ -73,12 +73,15 @@ class _Run:
         self.evaluation = evaluation
         self._work: asyncio.Task[list[Any]] | None = None
         self._is_dead = False
-        self.scratch = Path(tempfile.mkdtemp(prefix="tito-agent-", dir=text_setting(args, "TITO_SCRATCH_DIR")))
+        session_id = uuid.uuid4().hex
+        self.scratch = Path(
+            text_setting(args, "TITO_SCRATCH_DIR") or tempfile.gettempdir(), f"tito-agent-{session_id}"
+        )
         self.session = AgentSession(
             self.args,
             sample,
             sampling_params,
-            session_id=uuid.uuid4().hex,
+            session_id=session_id,
             instance_id=prompt_identity(sample),
             scratch=self.scratch,
             evaluation=evaluation,
@@ -112,7 +115,19 @@ class _Run:
         """Once no agent works in it."""
         await asyncio.to_thread(shutil.rmtree, self.scratch, ignore_errors=True)
 
+    def _make_scratch(self) -> None:
+        """A full disk costs this run; a folder that is not there, or not ours, is a wrong setting."""
+        try:
+            self.scratch.mkdir(mode=0o700)
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            raise SettingError(
+                f"TITO_SCRATCH_DIR is {str(self.scratch.parent)!r}, where no folder can be made: {error.strerror}"
+            ) from error
+        except OSError as error:
+            raise AttemptError("no_scratch", f"no scratch folder in {self.scratch.parent}: {error}") from error
+
     async def _harvest(self) -> list[Any]:
+        await asyncio.to_thread(self._make_scratch)
         segments = await self.session.run()
         result = self.session.result
         assert result is not None
