@@ -62,7 +62,7 @@ class ControlClient(ControlCalls):
         super().__init__(base_url, token)
         self._sleep = sleep
         # trust_env off: a proxy from the environment must not see the token.
-        self._http = httpx.Client(transport=transport, headers=self._headers, trust_env=False)
+        self._http = httpx.Client(transport=transport, headers=self._headers, trust_env=False, verify=self._verify)
 
     open_session = _call(requests.open_session)
     finalize_session = _call(requests.finalize_session)
@@ -117,7 +117,9 @@ class AsyncControlClient(ControlCalls):
     ) -> None:
         super().__init__(base_url, token)
         self._sleep = sleep
-        self._http = httpx.AsyncClient(transport=transport, headers=self._headers, trust_env=False)
+        self._http = httpx.AsyncClient(
+            transport=transport, headers=self._headers, trust_env=False, verify=self._verify
+        )
 
     open_session = _async_call(requests.open_session)
     finalize_session = _async_call(requests.finalize_session)

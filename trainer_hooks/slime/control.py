@@ -7,8 +7,6 @@ state; safe from any thread.
 
 from __future__ import annotations
 
-import httpx
-
 from trainer_hooks.client import AsyncControlClient, ControlClient
 from trainer_hooks.slime.errors import SettingError
 from trainer_hooks.slime.settings import list_setting, text_setting
@@ -43,6 +41,4 @@ def open_control(args: object, url: str | None = None) -> ControlClient:
 
 def open_control_async(args: object, url: str) -> AsyncControlClient:
     """An asyncio client of `url`; close it."""
-    # Without TLS the public roots are not needed, and reading them takes 50 ms of the event loop.
-    transport = httpx.AsyncHTTPTransport(verify=False) if url.startswith("http://") else None
-    return AsyncControlClient(url, control_token(args), transport=transport)
+    return AsyncControlClient(url, control_token(args))
