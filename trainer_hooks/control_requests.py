@@ -63,12 +63,19 @@ def open_session(
     run_id: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     sampling: Mapping[str, Any] | None = None,
+    hand_over: bool = False,
 ) -> ControlRequest[OpenedSession]:
-    """Open a session; `sampling` pins what the agent may ask for.
+    """Open a session; `sampling` pins what the agent may ask for. `hand_over`: for an agent that has a sidecar of
+    its own on the same store: the session belongs to whichever sidecar the agent calls first.
 
     `POST /session/open`. Without a `session_id` a repeat would open another session."""
     body = _given(
-        session_id=session_id, instance_id=instance_id, run_id=run_id, metadata=metadata, sampling=sampling
+        session_id=session_id,
+        instance_id=instance_id,
+        run_id=run_id,
+        metadata=metadata,
+        sampling=sampling,
+        hand_over=hand_over or None,
     )
     return ControlRequest("POST", "/session/open", idempotent=session_id is not None, body=body)
 

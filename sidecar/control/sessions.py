@@ -42,7 +42,9 @@ class SessionRoutes:
 
     async def open(self, request: Request) -> Response:
         """`POST /session/open`."""
-        body = await read_fields(request, ("session_id", "instance_id", "run_id", "metadata", "sampling"))
+        body = await read_fields(
+            request, ("session_id", "instance_id", "run_id", "metadata", "sampling", "hand_over")
+        )
         asked = fields.text(body, "session_id")
         row = {
             "instance_id": fields.text(body, "instance_id"),
@@ -51,8 +53,10 @@ class SessionRoutes:
             "sampling": _pin(fields.mapping(body, "sampling")),
         }
 
+        hand_over = fields.boolean(body, "hand_over", False)
+
         async def here() -> dict[str, Any]:
-            session = await self.registry.open(asked, row)
+            session = await self.registry.open(asked, row, hand_over=hand_over)
             return {
                 "session_id": session.session_id,
                 "base_url": f"{self.base_url}/v1",

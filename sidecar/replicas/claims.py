@@ -80,6 +80,15 @@ class Claims:
         await self._lease.wait()
         return await self._take(session_id)
 
+    async def give_up(self, fence: Fence) -> None:
+        """Leave the session to whoever is asked for it next, unless it was claimed since. Raises `StoreError`."""
+        await self._store.transact(
+            f"hand-over of session {fence.session_id}",
+            lambda connection: self._dialect(connection).give_up(
+                connection, fence.session_id, self.sidecar_id, fence.epoch
+            ),
+        )
+
     async def _take(self, session_id: str) -> Fence:
         self._check_lease()
 

@@ -73,6 +73,11 @@ class Loader:
         if session.store.fence is None:
             session.store.fence = await self._claims.claim_closed(session.session_id)
 
+    async def give_up(self, session: Session) -> None:
+        """Leave an open session to the sidecar that is asked for it next. Raises `StoreError`."""
+        if session.store.fence is not None:
+            await self._claims.give_up(session.store.fence)
+
     def _made(self, stored: StoredSession, fence: Fence | None) -> Session:
         # no reference to the session itself: one that is gone is freed without the garbage collector
         on_fenced = partial(self._on_fenced, stored.row.session_id, fence)

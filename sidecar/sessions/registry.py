@@ -84,11 +84,15 @@ class Registry:
         fields = {"instance_id": instance_id}
         return self._open(await self._find_or_create(check_session_id(session_id), fields))
 
-    async def open(self, session_id: str | None, fields: dict[str, Any]) -> Session:
-        """Open a session, or find the open one of that id. `fields` are those of its row."""
+    async def open(self, session_id: str | None, fields: dict[str, Any], *, hand_over: bool = False) -> Session:
+        """Open a session, or find the open one of that id. `fields` are those of its row. `hand_over` leaves it to
+        the sidecar that is asked for it next."""
         session_id = check_session_id(session_id if session_id is not None else uuid.uuid4().hex)
         session = await self._find_or_create(session_id, fields)
         await self._join_run(self._open(session), fields.get("run_id"))
+        if hand_over and session.idle and not len(session.trajectory):
+            self._sessions.pop(session.session_id, None)  # who asks for it here meanwhile claims it anew
+            await self._loader.give_up(session)
         return session
 
     async def _join_run(self, session: Session, run_id: str | None) -> None:

@@ -125,6 +125,10 @@ class OwnershipSql:
             "WHERE session_id = :session_id AND (owner IS NULL OR owner = :me OR state <> 'open' OR NOT EXISTS "
             f"(SELECT 1 FROM lease WHERE sidecar_id = session.owner AND expires_at > {now})) RETURNING epoch"
         )
+        self._give_up = text(
+            "UPDATE session SET owner = NULL "
+            "WHERE session_id = :session_id AND owner = :me AND epoch = :epoch AND state = 'open'"
+        )
         self._owned = text("SELECT session_id, epoch FROM session WHERE owner = :me AND state = 'open'")
 
     def renew(self, connection: Connection, sidecar: LeaseRow, seconds: float) -> None:
@@ -168,6 +172,10 @@ class OwnershipSql:
         found: Any = connection.execute(self._claim, {"session_id": session_id, "me": sidecar_id})
         epoch: int | None = found.scalar_one_or_none()
         return epoch
+
+    def give_up(self, connection: Connection, session_id: str, sidecar_id: str, epoch: int) -> None:
+        """Leave a session to whoever claims it next, unless it was claimed since."""
+        connection.execute(self._give_up, {"session_id": session_id, "me": sidecar_id, "epoch": epoch})
 
     def owned(self, connection: Connection, sidecar_id: str) -> dict[str, int]:
         """The open sessions of a sidecar with their epochs."""

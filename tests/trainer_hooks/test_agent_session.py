@@ -16,6 +16,7 @@ from tests.trainer_hooks.dispatching import SAMPLING, task_sample
 from tests.trainer_hooks.slime_stand_in import Sample, make_args
 from trainer_hooks.client import AsyncControlClient
 from trainer_hooks.launchers.agent_task import AgentResult, AgentTask
+from trainer_hooks.launchers.load import agent_has_own_sidecar
 from trainer_hooks.slime.agents import session as agent_session
 from trainer_hooks.slime.blackbox_dispatch import generate
 from trainer_hooks.slime.errors import SettingError
@@ -204,6 +205,31 @@ async def test_a_full_disk_costs_the_run_and_is_no_exception(
 async def test_a_scratch_folder_that_cannot_be_is_a_wrong_setting(dispatch: Any, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"TITO_SCRATCH_DIR is .*nowhere"):
         await dispatch(tito_scratch_dir=str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("launcher", "inject", "hand_over", "expected"),
+    [
+        ("command", None, None, False),
+        ("kubernetes", None, None, True),
+        ("trainer_hooks.launchers.kubernetes.run", None, None, True),
+        ("kubernetes", "0", None, False),
+        ("kubernetes", None, "0", False),
+        ("my.own", None, "1", True),
+    ],
+)
+def test_sessions_are_handed_over_to_injected_sidecars(
+    launcher: str, inject: str | None, hand_over: str | None, expected: bool
+) -> None:
+    args = make_args(tito_launcher=launcher, tito_kubernetes_inject=inject, tito_session_hand_over=hand_over)
+    assert agent_has_own_sidecar(args) is expected
+
+
+async def test_the_sidecar_is_told_that_the_agent_has_another_one(planes: Planes, dispatch: Any) -> None:
+    await dispatch()
+    assert "hand_over" not in planes.bodies["/session/open"]
+    await dispatch(tito_session_hand_over=True)
+    assert planes.bodies["/session/open"]["hand_over"] is True
 
 
 @pytest.mark.parametrize("launcher", ["launch_badly", "launch_nothing"])

@@ -28,6 +28,7 @@ from trainer_hooks.launchers.kubernetes_client import (
     account_namespace,
     api_server,
 )
+from trainer_hooks.launchers.load import injects
 from trainer_hooks.slime.errors import SettingError
 from trainer_hooks.slime.settings import flag_setting, number_setting, text_setting
 from trainer_hooks.uninterrupted import uninterrupted
@@ -48,9 +49,7 @@ async def run(task: AgentTask) -> AgentResult:
     namespace = text_setting(task.args, "TITO_KUBERNETES_NAMESPACE") or own or account_namespace()
     if not namespace:
         raise SettingError("TITO_KUBERNETES_NAMESPACE is not set and the Job template names no namespace; set one")
-    job = build_job(
-        template, task, namespace=namespace, inject=flag_setting(task.args, "TITO_KUBERNETES_INJECT", True)
-    )
+    job = build_job(template, task, namespace=namespace, inject=injects(task.args))
     async with KubernetesClient(server) as client:
         return await _AgentJob(client, namespace, job, task).run()
 

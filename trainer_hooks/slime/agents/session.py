@@ -23,7 +23,7 @@ from trainer_hooks.control_errors import (
     ControlTransportError,
 )
 from trainer_hooks.launchers.agent_task import EARLY_STOPS, OUTCOMES, AgentResult, AgentTask, Launcher
-from trainer_hooks.launchers.load import load_launcher
+from trainer_hooks.launchers.load import agent_has_own_sidecar, load_launcher
 from trainer_hooks.slime.agents.rewards import Reward, RewardSource
 from trainer_hooks.slime.agents.sampling_pin import sampling_pin
 from trainer_hooks.slime.control import control_urls, open_control_async
@@ -114,6 +114,7 @@ class AgentSession:
         urls = control_urls(self._args)
         first = int(self.session_id[:8], 16) % len(urls)
         turn = 0
+        hand_over = agent_has_own_sidecar(self._args)
 
         async def open_one() -> Mapping[str, Any]:
             nonlocal turn
@@ -126,6 +127,7 @@ class AgentSession:
                     run_id=text_setting(self._args, "TITO_RUN_ID"),
                     metadata=self._facts(),
                     sampling=sampling_pin(self._sampling_params),
+                    hand_over=hand_over,
                 )
 
         try:
