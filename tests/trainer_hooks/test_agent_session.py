@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,25 @@ async def test_a_sidecar_that_is_away_for_a_moment_costs_no_trajectory(
     sample = await dispatch()
     assert sample.status is Sample.Status.COMPLETED
     assert sum(call.endswith(path) for call in planes.calls) == 2
+
+
+@pytest.mark.parametrize("other", ["shares the store", "has its own", "was asked to open it, too"])
+async def test_where_the_opener_is_gone_another_replica_finalizes_and_is_read(
+    planes: Planes, dispatch: Any, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    async def launch_and_lose(task: AgentTask) -> AgentResult:
+        [opener] = {call.split()[0] for call in planes.calls}
+        planes.down = {opener}
+        return AgentResult()
+
+    monkeypatch.setattr(sys.modules[__name__], "launch", launch_and_lose)
+    if other != "shares the store":
+        planes.trouble["/session/finalize"] = [refused(404 if other == "has its own" else 400)] * 9
+    sample = await dispatch(tito_control_retry_sec=0.3)
+    if other == "shares the store":
+        assert sample.status is Sample.Status.COMPLETED
+    else:
+        assert sample.metadata["abort_reason"] == "finalize_failed", "what another store says of it is no news"
 
 
 async def test_a_read_that_is_repeated_drains_by_the_same_id(planes: Planes, dispatch: Any) -> None:

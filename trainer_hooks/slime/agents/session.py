@@ -10,17 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer_hooks.client import AsyncControlClient
 from trainer_hooks.control_errors import (
     ControlAuthError,
     ControlBadRequestError,
     ControlError,
     ControlNotFoundError,
     ControlTransportError,
+)
+from trainer_hooks.control_requests import (
+    ControlRequest,
+    discard_session,
+    finalize_session,
+    read_trajectory,
 )
 from trainer_hooks.launchers.agent_task import EARLY_STOPS, OUTCOMES, AgentResult, AgentTask, Launcher
 from trainer_hooks.launchers.load import agent_has_own_sidecar, load_launcher
@@ -82,15 +88,11 @@ class AgentSession:
             outcome = self.result.outcome
             raise AttemptError(f"agent_{outcome}", self.result.error or f"the agent ended: {outcome}")
         reward = await self._rate(rewards, task, self.result)
-        assert self._url is not None
-        async with open_control_async(self._args, self._url) as control:
-            await self._finalize(control, reward)
-            # Marked as read, or retention would take what has trained for lost, and a sidecar whose store goes with
-            # its pod would wait for a reader. The id is the session's: a repeat gets the same again.
-            read = partial(
-                control.read_trajectory, session_id=self.session_id, drain=True, drain_id=self.session_id
-            )
-            reply = await self._patiently("read_failed", read)
+        await self._finalize(reward)
+        # Marked as read, or retention would take what has trained for lost, and a sidecar whose store goes with its
+        # pod would wait for a reader. The id is the session's: a repeat gets the same again.
+        read = read_trajectory(session_id=self.session_id, drain=True, drain_id=self.session_id)
+        reply = await self._patiently("read_failed", partial(self._ask, read))
         self.segments = reply["data"]
         if not self.segments:
             raise AttemptError("no_segments", "the session was finalized but has no segments")
@@ -101,8 +103,8 @@ class AgentSession:
         if self._url is None:
             return
         try:
-            async with asyncio.timeout(_DISCARD_SECONDS), open_control_async(self._args, self._url) as control:
-                await control.discard_session(self.session_id)
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                await self._ask(discard_session(self.session_id))
         except ControlNotFoundError:
             pass  # it was never opened
         except (ControlError, TimeoutError) as error:
@@ -185,18 +187,35 @@ class AgentSession:
         except RewardError as error:
             raise AttemptError("reward_failed", str(error)) from error
 
-    async def _finalize(self, control: AsyncControlClient, reward: Reward | None) -> None:
-        label = self._sample.label
+    async def _ask(self, request: ControlRequest[Any]) -> Any:
+        """Ask the sidecar that opened the session; where it cannot be reached, the others: one that shares its
+        store answers in its place, any other does not know the session, or nothing but its name."""
+        assert self._url is not None
         try:
-            await self._patiently(
-                "finalize_failed",
-                lambda: control.finalize_session(
-                    self.session_id,
-                    label=None if label is None else str(label),
-                    reward=reward,
-                    timeout_seconds=number_setting(self._args, "TITO_FINALIZE_TIMEOUT_SEC", 60.0),
-                ),
-            )
+            return await self._ask_at(self._url, request)
+        except ControlTransportError as error:
+            if error.code != "connect_failed":
+                raise
+            for url in control_urls(self._args):
+                if url != self._url:
+                    with suppress(ControlError):
+                        return await self._ask_at(url, request)
+            raise
+
+    async def _ask_at(self, url: str, request: ControlRequest[Any]) -> Any:
+        async with open_control_async(self._args, url) as control:
+            return await control.send(request)
+
+    async def _finalize(self, reward: Reward | None) -> None:
+        label = self._sample.label
+        request = finalize_session(
+            self.session_id,
+            label=None if label is None else str(label),
+            reward=reward,
+            timeout_seconds=number_setting(self._args, "TITO_FINALIZE_TIMEOUT_SEC", 60.0),
+        )
+        try:
+            await self._patiently("finalize_failed", partial(self._ask, request))
         except ControlBadRequestError as error:
             raise AttemptError("no_steps", f"the agent asked its model nothing: {error}") from error
 
