@@ -144,10 +144,15 @@ def test_reinforce_plus_plus_leaves_fully_masked_samples_out() -> None:
     assert data["rewards"] == [1.0, 1.0, 0.5]
 
 
-def test_reinforce_plus_plus_without_any_trained_token_is_an_error() -> None:
-    args = make_args(global_batch_size=2, advantage_estimator="reinforce_plus_plus")
-    with pytest.raises(ConversionError, match="no sample of the batch has a trained token"):
-        convert_samples_to_train_data(args, flat_batch([Run(0, [], dead=True)] * 2))
+@pytest.mark.parametrize(("dead", "live"), [(1, 3), (4, 0)])
+def test_reinforce_plus_plus_with_too_few_live_runs_for_a_step_says_so(dead: int, live: int) -> None:
+    """slime's own assertion, which ends the training, does not tell that a dead run is the reason."""
+    args = make_args(global_batch_size=4, advantage_estimator="reinforce_plus_plus")
+    runs = [Run(0, [2], 1.0)] * live + [Run(0, [], dead=True)] * dead
+    with pytest.raises(ConversionError, match=f"{live} of 4 runs have a trained token left"):
+        convert_samples_to_train_data(args, flat_batch(runs))
+    args.advantage_estimator = "reinforce_plus_plus_baseline"
+    check_train_data(convert_samples_to_train_data(args, flat_batch(runs)))
 
 
 def test_an_empty_batch_is_an_error() -> None:

@@ -44,16 +44,12 @@ def convert_samples_to_train_data(args: Any, samples: Sequence[Any]) -> dict[str
     raw = _logged_rewards(samples, raw)
     if args.advantage_estimator == "reinforce_plus_plus":
         kept = [i for i, mask in enumerate(masks) if any(mask)]
+        _check_a_step_is_left(args, rollout_ids, kept)
     else:
         kept = list(range(len(samples)))
     samples = [samples[i] for i in kept]
     masks = [masks[i] for i in kept]
     rollout_ids = [rollout_ids[i] for i in kept]
-    if not samples:
-        raise ConversionError(
-            f"no sample of the batch has a trained token left, and {args.advantage_estimator} takes no other; "
-            "look at why the rollouts were aborted"
-        )
     _report_dropped(args, samples, rollout_ids)
     denominators = loss_denominators(args, samples, masks, rollout_ids)
     _report_clamped(denominators, len(samples))
@@ -69,6 +65,18 @@ def convert_samples_to_train_data(args: Any, samples: Sequence[Any]) -> dict[str
         "rollout_mask_sums": denominators.values,
         **conditional_columns(args, samples),
     }
+
+
+def _check_a_step_is_left(args: Any, rollout_ids: Sequence[int], kept: Sequence[int]) -> None:
+    """Elsewhere dead runs keep the batch's size. Here a single one can leave slime without a whole step, and it
+    ends the training with an assertion that says nothing of it."""
+    runs, live = len(set(rollout_ids)), len({rollout_ids[i] for i in kept})
+    if live < runs and live < args.global_batch_size:
+        raise ConversionError(
+            f"{live} of {runs} runs have a trained token left, and an optimizer step takes global_batch_size "
+            f"{args.global_batch_size}: {args.advantage_estimator} takes no masked sample, so dead runs cannot fill"
+            " the batch; look at why they died, and use reinforce_plus_plus_baseline or grpo where some always do"
+        )
 
 
 def _rewards(args: Any, samples: Sequence[Any]) -> tuple[list[Any], list[float]]:
