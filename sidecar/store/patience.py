@@ -1,7 +1,7 @@
 """Trying again while a database cannot be reached, within a bound.
 
 Promise: calls made during one outage wait together at most about `seconds` from its beginning, later ones try once;
-the first success ends it. Use from one event loop.
+the first success ends it, and so do `seconds` in which nobody tried. Use from one event loop.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ class Patience:
         exception after which another attempt may succeed."""
         self._seconds, self._lost, self._describe = seconds, lost, describe
         self._since: float | None = None
+        self._failed_at = float("-inf")
 
     async def run(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """The result of the first attempt that is not lost. Raises what the last one raised."""
         pause = _FIRST_PAUSE
         while True:
+            began = time.monotonic()
             try:
                 async with asyncio.timeout(self._seconds):
                     result = await attempt()
             except Exception as error:
-                if not self._lost(error) or not self._may_wait(pause, error):
+                if not self._lost(error) or not self._may_wait(began, pause, error):
                     raise
             else:
                 self._since = None
@@ -49,9 +51,10 @@ class Patience:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _may_wait(self, pause: float, error: BaseException) -> bool:
+    def _may_wait(self, began: float, pause: float, error: BaseException) -> bool:
         now = time.monotonic()
-        if self._since is None:
+        if self._since is None or began > self._failed_at + self._seconds:
             self._since = now
             log.warning("store %s (trying again for %g s)", self._describe(error).message, self._seconds)
+        self._failed_at = now
         return now + pause < self._since + self._seconds
