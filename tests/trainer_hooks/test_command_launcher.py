@@ -221,6 +221,9 @@ def test_the_sample_s_own_command_wins_and_may_be_a_list(tmp_path: Path) -> None
         ("agent {{api_key}}", {}, SettingError, "{{api_key}} names nothing"),
         ("agent {{metadata.image}}", {"repo": "r"}, TaskError, "with KEY one of repo"),
         (None, {"agent_command": 3}, TaskError, "must be text or a list of texts"),
+        ("agent", {"agent_command": "echo it's"}, TaskError, "No closing quotation"),
+        ("agent", {"agent_command": " "}, TaskError, "names no program"),
+        ("agent", {"agent_command": ["{{promt}}"]}, TaskError, "{{promt}} names nothing"),
         ("agent", {"agent_command": []}, None, ""),
     ],
 )
@@ -248,6 +251,14 @@ async def test_a_working_directory_that_is_not_there_fails_this_sample(tmp_path:
     task = make_task(tmp_path, "true", metadata={"agent_workdir": f"{tmp_path}/none"})
     with pytest.raises(TaskError, match="none' does not exist"):
         await run(task)
+
+
+@pytest.mark.parametrize("metadata", [{"agent_workdir": "/{{promt}}"}, {"agent_env": {"A": "{{promt}}"}}])
+async def test_a_placeholder_of_one_row_of_the_data_set_does_not_end_the_training(
+    tmp_path: Path, metadata: dict[str, Any]
+) -> None:
+    with pytest.raises(TaskError, match=r"the sample's metadata: .*promt.* names nothing"):
+        await run(make_task(tmp_path, "true", metadata=metadata))
 
 
 async def test_output_is_bounded_and_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:

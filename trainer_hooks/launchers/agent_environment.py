@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from trainer_hooks.launchers.agent_task import AgentTask, TaskError
+from trainer_hooks.launchers.agent_task import AgentTask, TaskError, blame_the_sample
 from trainer_hooks.launchers.placeholders import as_text, fill
 from trainer_hooks.slime.errors import SettingError
 from trainer_hooks.slime.settings import list_setting
@@ -63,7 +63,8 @@ def sample_environment(task: AgentTask) -> dict[str, str]:
     if not isinstance(asked, Mapping):
         raise TaskError(f"metadata['agent_env'] is {asked!r}: it must be an object of variables")
     _refuse_forbidden(asked, "metadata['agent_env']")
-    return {str(name): fill(as_text(value), task) for name, value in asked.items()}
+    with blame_the_sample():
+        return {str(name): fill(as_text(value), task) for name, value in asked.items()}
 
 
 def _refuse_forbidden(names: Any, where: str) -> None:

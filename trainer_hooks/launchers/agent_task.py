@@ -8,12 +8,13 @@ trajectory. Immutable data; safe everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from trainer_hooks.slime.errors import HookError
+from trainer_hooks.slime.errors import HookError, SettingError
 
 Outcome = Literal["completed", "turn_limit", "context_overflow", "timeout", "failed"]
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
@@ -24,6 +25,15 @@ EARLY_STOPS = ("turn_limit", "context_overflow")
 
 class TaskError(HookError):
     """This sample cannot be run as it is: its metadata lacks something, or names what is not there."""
+
+
+@contextmanager
+def blame_the_sample() -> Iterator[None]:
+    """What is read within comes from the sample's metadata: one row of the data set must not end the training."""
+    try:
+        yield
+    except SettingError as error:
+        raise TaskError(f"the sample's metadata: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

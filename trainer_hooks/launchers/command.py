@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from trainer_hooks.launchers.agent_environment import agent_environment
 from trainer_hooks.launchers.agent_files import AgentFileError, read_agent_file
-from trainer_hooks.launchers.agent_task import AgentResult, AgentTask, TaskError
+from trainer_hooks.launchers.agent_task import AgentResult, AgentTask, TaskError, blame_the_sample
 from trainer_hooks.launchers.outcomes import result_of
 from trainer_hooks.launchers.placeholders import fill
 from trainer_hooks.launchers.supervised_process import Limits, run_supervised
@@ -52,12 +54,20 @@ async def run(task: AgentTask) -> AgentResult:
 
 def command_line(task: AgentTask) -> list[str]:
     """The command as a list: the sample's own, else `TITO_AGENT_COMMAND`. Raises `SettingError`, `TaskError`."""
-    asked = task.metadata.get("agent_command") or text_setting(task.args, "TITO_AGENT_COMMAND")
+    own = task.metadata.get("agent_command")
+    if own:
+        with blame_the_sample():
+            return _command_line(own, task)
+    asked = text_setting(task.args, "TITO_AGENT_COMMAND")
     if not asked:
         raise SettingError(
             "TITO_AGENT_COMMAND is not set and the sample's metadata has no agent_command; name the agent's "
             'command line, for example: python agent.py --task "{{prompt}}"'
         )
+    return _command_line(asked, task)
+
+
+def _command_line(asked: Any, task: AgentTask) -> list[str]:
     if isinstance(asked, str):
         try:
             words = shlex.split(asked)
@@ -74,10 +84,12 @@ def command_line(task: AgentTask) -> list[str]:
 
 def working_directory(task: AgentTask) -> Path:
     """Where the agent works: the sample's directory, `TITO_AGENT_WORKDIR`, or a fresh one. Raises `TaskError`."""
-    asked = task.metadata.get("agent_workdir") or text_setting(task.args, "TITO_AGENT_WORKDIR")
+    own = task.metadata.get("agent_workdir")
+    asked = own or text_setting(task.args, "TITO_AGENT_WORKDIR")
     if not asked:
         return task.scratch / "work"
-    path = Path(fill(str(asked), task))
+    with blame_the_sample() if own else nullcontext():
+        path = Path(fill(str(asked), task))
     if not path.is_dir():
         raise TaskError(f"the agent's working directory {str(path)!r} does not exist; make it, or mend the setting")
     return path
