@@ -41,8 +41,8 @@ class SidecarList:
 def find_sidecars(seeds: Sequence[ControlClient]) -> SidecarList:
     """Ask every seed which sidecars live. Never raises for a seed that does not answer.
 
-    With one list at hand an unreachable seed is taken for a replica that is gone: the list has a lease on each
-    live one. Without any list it stays, so that whoever has to reach it fails and names it.
+    With one list at hand a seed to which no connection can be made is taken for a replica that is gone: the list
+    has a lease on each live one. Any other stays, so that whoever has to reach it fails and names it.
     """
     urls: dict[str, None] = {}
     failures: dict[str, str] = {}
@@ -52,13 +52,15 @@ def find_sidecars(seeds: Sequence[ControlClient]) -> SidecarList:
             entries = _registry(seed)
         except ControlError as error:
             failures[seed.base_url] = str(error)
+            if error.code != "connect_failed":  # it is there, whatever ails it: a wrong token, a store that is away
+                urls[seed.base_url] = None
             continue
         shared = entries is not None and len(entries) > 1
         listed = listed or shared
         urls |= dict.fromkeys([_control_url(entry, seed) for entry in entries or ()] if shared else [seed.base_url])
     if listed:
-        for url, reason in failures.items():
-            logger.warning("the sidecar at %s is not asked, the shared list does not need it: %s", url, reason)
+        for url in failures.keys() - urls.keys():
+            logger.warning("the sidecar at %s is gone, the shared list does not have it: %s", url, failures[url])
     else:
         urls |= dict.fromkeys(failures)
     return SidecarList(tuple(sorted(urls)), failures, listed)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fake_sglang import FakeSGLang
 from tests.support.running import running_sidecar
-from tests.trainer_hooks.rollouts.control_server import PAUSE, RESUME, TOKEN, ControlServer
+from tests.trainer_hooks.rollouts.control_server import PAUSE, RESUME, SIDECARS, TOKEN, ControlServer
 from trainer_hooks.client import ControlClient
 from trainer_hooks.control_errors import ControlError
 from trainer_hooks.fan_out import FanOutError, HeldPause, pause_all, resume_all
@@ -230,6 +230,16 @@ def test_a_named_sidecar_that_is_gone_is_not_needed_where_another_has_a_list(ser
         found = find_sidecars(seeds)
     assert found.urls == tuple(sorted([servers[1].url, servers[2].url]))
     assert "cannot connect" in found.failures[gone]
+
+
+@pytest.mark.parametrize("status", [401, 503])
+def test_a_named_sidecar_that_refuses_to_say_is_needed_whatever_list_another_has(
+    servers: list[ControlServer], clients: list[ControlClient], status: int
+) -> None:
+    """It lives: passed over, it would go on sampling while the weights change."""
+    servers[1].registry = [entry(servers[1]), entry(servers[2])]
+    servers[0].failures[SIDECARS] = [status]
+    assert find_sidecars(clients).urls == tuple(sorted(server.url for server in servers))
 
 
 def test_a_replica_whose_lease_runs_out_while_it_is_called_needs_no_pause(

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
+from trainer_hooks.control_errors import ControlError
 from trainer_hooks.control_requests import PauseMode
 from trainer_hooks.fan_out import FanOutError, FleetPause, HeldPause, PauseLostError, pause_all, resume_all
 from trainer_hooks.pause_lease import RENEW_SECONDS, LeaseKeeper
@@ -73,7 +74,11 @@ def rollout_paused(args: Any, *, reason: str, renew_seconds: float = RENEW_SECON
         seeds = [stack.enter_context(client) for client in connect(control_urls(args), token)]
 
         def still_lives(url: str) -> bool:
-            return find_sidecars(seeds).lives(url)
+            try:
+                return find_sidecars(seeds).lives(url)
+            except ControlError as error:
+                logger.warning("whether the sidecar at %s is gone is not known: %s", url, error)
+                return True
 
         clients = [stack.enter_context(client) for client in connect(find_sidecars(seeds).urls, token)]
         fleet = pause_all(
