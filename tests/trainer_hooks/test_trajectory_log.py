@@ -18,6 +18,7 @@ from trainer_hooks.redaction import Redactor
 from trainer_hooks.slime.agents import trajectory_log
 from trainer_hooks.slime.agents.trajectory_log import TrajectoryRecord, write_trajectory
 from trainer_hooks.slime.blackbox_dispatch import generate
+from trainer_hooks.token_versions import TokenVersions
 
 
 def record(**changes: Any) -> TrajectoryRecord:
@@ -52,6 +53,23 @@ def test_a_trajectory_is_a_directory_with_its_segments_and_samples(tmp_path: Pat
     assert found["samples.json"][0]["tokens"] == [1, 2]
     assert found["samples.json"][0]["rollout_routed_experts"] == {"shape": [2, 3, 4]}
     assert written.stat().st_mode & 0o077 == 0
+
+
+def test_arrays_of_a_binary_read_are_told_as_json(tmp_path: Path) -> None:
+    versions = TokenVersions([("-1", 2), ("7", 1)])
+    read = {
+        "tokens": np.array([1, 2, 3], np.int32),
+        "full_versions": versions,
+        "routed_experts": np.zeros((2, 48, 8), np.uint8),
+    }
+    written = write_trajectory(make_args(tito_log_dir=str(tmp_path)), record(segments=[read]), Redactor())
+    assert written is not None
+    [segment] = files(written)["trajectory.json"]["segments"]
+    assert segment == {
+        "tokens": [1, 2, 3],
+        "full_versions": {"length": 3, "spans": versions.spans},
+        "routed_experts": {"shape": [2, 48, 8]},
+    }
 
 
 def test_a_failure_says_why(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ import numpy as np
 
 from trainer_hooks.redaction import Redactor
 from trainer_hooks.slime.settings import number_setting, text_setting
+from trainer_hooks.token_versions import TokenVersions
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +137,10 @@ def _json(value: Any) -> str:
 
 def _plain_value(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return value.tolist()
+        # Routed experts are hundreds of numbers per token: gigabytes of memory for what nobody reads.
+        return value.tolist() if value.ndim == 1 else {"shape": list(value.shape)}
+    if isinstance(value, TokenVersions):
+        return {"length": len(value), "spans": value.spans}
     if isinstance(value, np.generic):
         return value.item()
     return repr(value)
