@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sidecar.export.errors import ExportError
 from sidecar.export.formats import Format, Writer
 from sidecar.export.progress import Report
 from sidecar.export.rows import Known, Row
@@ -121,18 +122,31 @@ class _Parts:
         self._spool.close()
 
     def add(self, row: Row) -> None:
-        if self._writer is None:
-            self._path = self._spool.enter_context(self._target.spool())
-            self._writer = self._form.writer(self._path)
-        self._writer.add(row)
+        """Raises `ExportError`."""
+        with self._local_writes():
+            if self._writer is None:
+                self._path = self._spool.enter_context(self._target.spool())
+                self._writer = self._form.writer(self._path)
+            self._writer.add(row)
         if self._writer.size >= self._part_bytes:
             self.complete()
 
     def complete(self) -> None:
-        """Add the part to the target."""
+        """Add the part to the target. Raises `ExportError`."""
         if self._writer is not None:
-            self._writer.close()
+            with self._local_writes():
+                self._writer.close()
             self._writer = None
             self._target.put(self._path)
             self._spool.close()
             self.count += 1
+
+    @contextmanager
+    def _local_writes(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ExportError(
+                f"--to is {self._target.shown}: a part cannot be written on this machine: {error}; make room, for "
+                "a target elsewhere in $TMPDIR"
+            ) from error

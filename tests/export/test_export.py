@@ -55,6 +55,24 @@ def test_a_repeat_adds_only_new_sessions_and_leaves_the_parts_alone(
 
 
 @pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("tokens", [2, 100_000], ids=["as the part ends", "as a row is written"])
+def test_a_full_disk_is_told_and_leaves_no_part(
+    command: Cli, tmp_path: Path, url: str, form: str, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1 would say that all but some sessions were written."""
+    out = tmp_path / "out"
+    save(url, [finalized("a")], tokens=tokens)
+    kind = {"parquet": formats.Parquet, "jsonl": formats.JsonLines}[form]
+    real = kind.writer
+    monkeypatch.setattr(kind, "writer", lambda self, path: real(self, Path("/dev/full")))
+    done = command("export", "--store", url, "--to", out, "--format", form)
+    assert done.code == 2
+    assert f"--to is {out}: a part cannot be written on this machine: " in done.err
+    assert "No space left on device" in done.err
+    assert parts(out) == []
+
+
+@pytest.mark.parametrize("form", FORMATS)
 def test_columns_have_one_type_each_and_text_is_never_null(
     command: Cli, tmp_path: Path, url: str, form: str
 ) -> None:
