@@ -7,6 +7,7 @@ from typing import Any
 
 from sidecar.injection.choices import Choices
 from sidecar.injection.container import CA_BUNDLE, CA_BUNDLE_DIR, CA_BUNDLE_VOLUME
+from sidecar.injection.serve_settings import plain_env
 from sidecar.injection.threats import hardening
 from sidecar.intercept.trust import agent_variables
 
@@ -30,7 +31,7 @@ def agent_env(choices: Choices, key: str) -> list[dict[str, Any]]:
             "ANTHROPIC_API_KEY": key,
         }
     found["TITO_SESSION_ID"] = choices.session_id
-    return [{"name": name, "value": value} for name, value in found.items()]
+    return [plain_env(name, value) for name, value in found.items()]
 
 
 def with_agent_settings(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from sidecar.injection.choices import Choices
-from sidecar.injection.serve_settings import settings_env
+from sidecar.injection.serve_settings import plain_env, settings_env
 
 SIDECAR = "tito-sidecar"
 REDIRECT = "tito-redirect"
@@ -108,7 +108,7 @@ def volumes(choices: Choices) -> list[dict[str, Any]]:
 
 def _environment(choices: Choices) -> list[dict[str, Any]]:
     env: list[dict[str, Any]] = [
-        {"name": "TITO_ENGINE_URL", "value": choices.engine_url},
+        plain_env("TITO_ENGINE_URL", choices.engine_url),
         _secret_env("TITO_ENGINE_API_KEY", choices.secret, "engine-api-key"),
         _secret_env("TITO_ENGINE_ADMIN_KEY", choices.secret, "engine-admin-key", optional=True),
         _secret_env("TITO_CONTROL_TOKEN", choices.secret, "control-token"),
@@ -132,7 +132,7 @@ def _environment(choices: Choices) -> list[dict[str, Any]]:
         }
     if choices.session_id is not None:
         fixed["TITO_SESSION_ID"] = choices.session_id
-    env += [{"name": name, "value": value} for name, value in fixed.items()]
+    env += [plain_env(name, value) for name, value in fixed.items()]
     return env + settings_env(choices.settings)
 
 

@@ -72,7 +72,12 @@ def check_serve_settings(given: Any) -> dict[str, Any]:
 
 def settings_env(settings: dict[str, Any]) -> list[dict[str, str]]:
     """Settings as environment variables of a container, by name."""
-    return [{"name": f"TITO_{name.upper()}", "value": settings_text(settings[name])} for name in sorted(settings)]
+    return [plain_env(f"TITO_{name.upper()}", settings_text(settings[name])) for name in sorted(settings)]
+
+
+def plain_env(name: str, value: str) -> dict[str, str]:
+    """A variable of a container with just this value: Kubernetes reads `$(NAME)` in it, and `$$` as one `$`."""
+    return {"name": name, "value": value.replace("$", "$$")}
 
 
 def settings_text(value: Any) -> str:

@@ -24,6 +24,7 @@ SIDECARS: dict[str, dict[str, Any]] = {
     "settings": {
         "settings": {"context_window": 2097152, "partial_rollout": False, "max_body": "16MiB", "slow_reader": 2.5}
     },
+    "dollars": {"sessionId": "a$$b$(X)", "settings": {"volatile_pattern": "^$(TITO_ENGINE_API_KEY)$$"}},
     "ephemeral": {"ephemeralStore": True},
     "resources": {"resources": {"requests": {"cpu": "2", "memory": "3Gi"}, "limits": {"nvidia.com/gpu": "1"}}},
     "no session": {"sessionId": ""},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import re
 from typing import Any
 
 import jsonpatch
@@ -66,6 +67,17 @@ def patched(pod: dict[str, Any], patch: list[dict[str, Any]]) -> dict[str, Any]:
     Through JSON: a copy would keep what is one object in two places one object."""
     result: dict[str, Any] = jsonpatch.apply_patch(json.loads(json.dumps(pod)), patch)
     return result
+
+
+def expanded(env: list[dict[str, Any]]) -> dict[str, str]:
+    """Variables as the process gets them: the kubelet puts in `$(NAME)` of earlier ones, and reads `$$` as `$`."""
+    found: dict[str, str] = {}
+    for entry in env:
+        text = str(entry.get("value", "of a Secret"))
+        found[entry["name"]] = re.sub(
+            r"\$\$|\$\(([^)]*)\)", lambda at: "$" if at[1] is None else found.get(at[1], at[0]), text
+        )
+    return found
 
 
 def with_defaults(pod: dict[str, Any]) -> dict[str, Any]:

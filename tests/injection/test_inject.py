@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from sidecar.injection.inject import inject
 from sidecar.injection.refusal import RefusalError
 from sidecar.sessions.keys import session_of
-from tests.injection.kubernetes import VERSIONS, invalid, patched, with_defaults
+from tests.injection.kubernetes import VERSIONS, expanded, invalid, patched, with_defaults
 from tests.injection.pods import ENGINE, SECRET, agent_pod, container, env_of, injected, settings
 
 TRANSPARENT = {"tito.dev/mode": "transparent"}
@@ -183,6 +184,17 @@ def test_settings_reach_the_sidecar_as_serve_reads_them() -> None:
     assert env["TITO_SAMPLING_PIN"] == "temperature=1.0"
     assert env["TITO_MATCH"] == "exact"
     assert env["TITO_ENGINE_URL"] == ENGINE
+
+
+@pytest.mark.parametrize("session", ["a$$b", "$(TITO_CONTROL_TOKEN)", "$", "$$(TASK)$"])
+@pytest.mark.parametrize("mode", ["base_url", "transparent"])
+def test_what_kubernetes_reads_in_variables_arrives_as_it_was_given(session: str, mode: str) -> None:
+    given = json.dumps({"volatile_pattern": ["^$(TITO_ENGINE_API_KEY)$$"]})
+    pod = injected(agent_pod({SESSION: session, "tito.dev/mode": mode, "tito.dev/settings": given}))
+    sidecar, agent = (expanded(container(pod, name)["env"]) for name in ("tito-sidecar", "agent"))
+    assert sidecar["TITO_SESSION_ID"] == agent["TITO_SESSION_ID"] == pod["metadata"]["annotations"][SESSION]
+    assert sidecar["TITO_VOLATILE_PATTERN"] == "^$(TITO_ENGINE_API_KEY)$$"
+    assert again(pod) == []
 
 
 def test_an_ephemeral_store_holds_the_pod_until_it_is_read() -> None:

@@ -68,6 +68,11 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
+{{- /* A variable's value as it stands: Kubernetes reads `$(NAME)` in it, and `$$` as one `$`. Takes a string. */}}
+{{- define "tito.plain" -}}
+{{- . | replace "$" "$$" | quote }}
+{{- end }}
+
 {{- /* Settings of `serve` as environment variables. Takes a map; numbers keep their digits. */}}
 {{- define "tito.settingsEnv" -}}
 {{- range $at, $name := keys . | sortAlpha }}
@@ -75,7 +80,7 @@ seccompProfile:
 {{- if $at }}
 {{ end -}}
 - name: TITO_{{ upper $name }}
-  value: {{ (kindIs "float64" $value) | ternary (toJson $value) (toString $value) | quote }}
+  value: {{ include "tito.plain" ((kindIs "float64" $value) | ternary (toJson $value) (toString $value)) }}
 {{- end }}
 {{- end }}
 

@@ -49,7 +49,7 @@ container; a test holds both against each other.
   args: [serve]
   env:
     - name: TITO_ENGINE_URL
-      value: {{ $s.engineUrl | quote }}
+      value: {{ include "tito.plain" $s.engineUrl }}
     {{- include "tito.secretEnv" . | nindent 4 }}
     {{- if not $s.ephemeralStore }}
     - name: TITO_STORE
@@ -80,7 +80,7 @@ container; a test holds both against each other.
     {{- end }}
     {{- with $s.sessionId }}
     - name: TITO_SESSION_ID
-      value: {{ . | quote }}
+      value: {{ include "tito.plain" . }}
     {{- end }}
     {{- with include "tito.settingsEnv" $s.settings }}
     {{- . | nindent 4 }}
@@ -208,7 +208,7 @@ container; a test holds both against each other.
 {{- end }}
 {{- with .sidecar.sessionId }}
 - name: TITO_SESSION_ID
-  value: {{ . | quote }}
+  value: {{ include "tito.plain" . }}
 {{- end }}
 {{- end }}
 
