@@ -162,8 +162,9 @@ def _injected(
         return changed
 
     spec = dict(pod["spec"])
-    found = {entry["name"]: entry for entry in spec.get("initContainers") or []}
-    theirs = [as_agent("initContainers", entry) for name, entry in found.items() if name not in CONTAINER_NAMES]
+    given = spec.get("initContainers") or []
+    found = {entry["name"]: entry for entry in given if entry["name"] in CONTAINER_NAMES}
+    theirs = [as_agent("initContainers", entry) for entry in given if entry["name"] not in CONTAINER_NAMES]
     ours = [restored(found.get(entry["name"], {}), entry) for entry in init_containers(choices)]
     spec["initContainers"] = [*theirs, *ours]
     spec["containers"] = [as_agent("containers", entry) for entry in spec["containers"]]

@@ -234,6 +234,11 @@ def test_an_init_container_that_came_later_is_moved_before_the_sidecar() -> None
     assert again(twice) == []
 
 
+def test_a_name_that_is_there_twice_is_left_to_the_api_server_which_refuses_it() -> None:
+    twice = [{"name": "clone", "image": "git:1"}, {"name": "clone", "image": "git:2"}]
+    assert injected(agent_pod(initContainers=twice))["spec"]["initContainers"][:2] == twice
+
+
 def test_a_container_that_came_later_becomes_an_agents_too() -> None:
     once = injected(agent_pod())
     once["spec"]["containers"].append({"name": "late", "image": "late:1"})
