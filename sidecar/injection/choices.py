@@ -29,18 +29,26 @@ ANNOTATIONS = (MODE, ENGINE_URL, CONTAINERS, SESSION_ID, SECRET, EPHEMERAL_STORE
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """All that the injected containers are made from. `containers` None: every container is an agent's."""
+    """All that the injected containers are made from. `containers` None: every container is an agent's.
+
+    `usual_secret` is that of pods that name none: a pod with another one shares its namespace with it."""
 
     mode: Mode
     engine_url: str
     image: str
     image_pull_policy: str = "IfNotPresent"
     secret: str = "tito-sidecar"
+    usual_secret: str = "tito-sidecar"
     ephemeral_store: bool = False
     session_id: str | None = None
     containers: tuple[str, ...] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     resources: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def secrets(self) -> set[str]:
+        """Secrets that agents must not read: both hold an engine's key."""
+        return {self.secret, self.usual_secret}
 
     @property
     def transparent(self) -> bool:
@@ -74,6 +82,7 @@ def choices_of(pod: dict[str, Any], settings: InjectionSettings, new_session: st
         image=settings.image,
         image_pull_policy=settings.image_pull_policy,
         secret=reader.read(SECRET, check_object_name, settings.secret),
+        usual_secret=settings.secret,
         ephemeral_store=reader.read(EPHEMERAL_STORE, _truth, settings.ephemeral_store),
         session_id=reader.read(SESSION_ID, _session_id, new_session),
         containers=reader.read(CONTAINERS, _names, None),

@@ -75,17 +75,16 @@ def container_problems(where: str, container: dict[str, Any], choices: Choices, 
     if added:
         text = f"{where} adds {', '.join(added)}, with which the agent gets past the sidecar; leave it out"
         found.append(Problem("capability", text))
-    if any(name == choices.secret for name in _secrets_of(container)):
-        found.append(Problem("secret", f"{where} {_reads_secret(choices)}"))
-    return found
+    read = choices.secrets.intersection(_secrets_of(container))
+    return found + [Problem("secret", f"{where} {_reads_secret(name)}") for name in sorted(read)]
 
 
 def volume_problems(pod: dict[str, Any], choices: Choices) -> list[Problem]:
     """Volumes that bring the sidecar's Secret into the pod: some container could mount them."""
     return [
-        Problem("secret", f"spec.volumes {volume['name']!r} {_reads_secret(choices)}")
+        Problem("secret", f"spec.volumes {volume['name']!r} {_reads_secret(name)}")
         for volume in pod["spec"].get("volumes") or []
-        if choices.secret in _secrets_of_volume(volume)
+        for name in sorted(choices.secrets & _secrets_of_volume(volume))
     ]
 
 
@@ -97,8 +96,8 @@ def hardening(choices: Choices) -> list[str]:
     return sorted(_OF_THE_NETWORK | (_OF_USERS if choices.transparent else frozenset()))
 
 
-def _reads_secret(choices: Choices) -> str:
-    return f"reads Secret {choices.secret!r}, which holds the engine's key; give agents a Secret of their own"
+def _reads_secret(name: str) -> str:
+    return f"reads Secret {name!r}, which holds the engine's key; give agents a Secret of their own"
 
 
 def _plain(capability: object) -> str:

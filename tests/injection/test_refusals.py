@@ -66,6 +66,8 @@ CASES: list[tuple[str, dict[str, str], dict[str, Any], str]] = [
     ("secret", {}, {"volumes": [{"name": "s", "secret": {"secretName": "tito-sidecar"}}]}, "spec.volumes 's'"),
     ("secret", {}, {"volumes": [{"name": "s", **PROJECTED}]}, "spec.volumes 's'"),
     ("secret", {"tito.dev/secret": "mine"}, agent(envFrom=[{"secretRef": {"name": "mine"}}]), "Secret 'mine'"),
+    ("secret", {"tito.dev/secret": "mine"}, agent(env=[{"name": "KEY", **FROM_SECRET}]), "Secret 'tito-sidecar'"),
+    ("secret", {"tito.dev/secret": "mine"}, {"volumes": [{"name": "s", **PROJECTED}]}, "Secret 'tito-sidecar'"),
     (
         "container",
         {},
