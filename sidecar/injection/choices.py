@@ -19,6 +19,9 @@ SESSION_ID = "tito.dev/session-id"
 SECRET = "tito.dev/secret"
 EPHEMERAL_STORE = "tito.dev/ephemeral-store"
 SETTINGS = "tito.dev/settings"
+INSTANCE_ID = "tito.dev/instance-id"
+"""Written by trainer_hooks' `kubernetes` launcher, for people: the session has its instance in the store."""
+
 INJECTED = "tito.dev/injected"
 """Status: written by the webhook. Its presence is no proof of anything: every pass makes the sidecar anew."""
 
@@ -106,7 +109,7 @@ class _Reader:
         self.problems: list[Problem] = []
 
     def refuse_unknown(self) -> None:
-        for name in sorted(self._given.keys() - {*ANNOTATIONS, INJECTED}):
+        for name in sorted(self._given.keys() - {*ANNOTATIONS, INSTANCE_ID, INJECTED}):
             known = ", ".join(ANNOTATIONS)
             self.problems.append(Problem("annotation", f"annotation {name} is not known; there are {known}"))
 

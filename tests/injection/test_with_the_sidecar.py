@@ -12,9 +12,13 @@ import pytest
 from sidecar.config import Settings, load_settings
 from sidecar.gateway.identity import IdentityRules, resolve_session
 from sidecar.injection.container import CA_BUNDLE, INTERCEPT_PORT, SIDECAR_UID
+from sidecar.injection.inject import inject
 from sidecar.intercept.commands import redirect_init
 from sidecar.intercept.spec import parse_specs
-from tests.injection.pods import ENGINE, SECRET, agent_pod, container, env_of, injected
+from tests.injection.kubernetes import expanded, patched
+from tests.injection.pods import ENGINE, SECRET, agent_pod, container, env_of, injected, settings
+from trainer_hooks.launchers.agent_task import AgentTask
+from trainer_hooks.launchers.job_manifest import build_job
 
 KEYS = {
     "engine-api-key": "sk-engine",
@@ -73,6 +77,21 @@ def test_the_agents_key_opens_its_session_and_no_other(monkeypatch: pytest.Monke
     assert resolve_session(rules, {"x-api-key": env["ANTHROPIC_API_KEY"]}, None, None) == "rollout-7"
     with pytest.raises(Exception, match="another session"):
         resolve_session(rules, {**bearer, "x-session-id": "rollout-8"}, None, None)
+
+
+def test_a_pod_of_the_trainers_own_launcher_is_injected(tmp_path: Path) -> None:
+    given = {"session_id": "s$1", "instance_id": "task-7", "prompt": "Do $(it).", "metadata": {}}
+    urls = {"base_url": "http://gateway/v1", "anthropic_base_url": "http://gateway", "api_key": "of the gateway"}
+    task = AgentTask(**given, **urls, scratch=tmp_path, timeout_seconds=60)
+    agent = {"name": "agent", "image": "agent:1", "command": ["agent"]}
+    template = {"kind": "Job", "spec": {"template": {"spec": {"containers": [agent]}}}}
+    pod = build_job(template, task, namespace="agents", inject=True)["spec"]["template"]
+    injection = inject(pod, settings(), "pod-1")
+    assert injection is not None
+    assert injection.session_id == "s$1"
+    assert not [text for text in injection.warnings if "gave way" in text]
+    env = expanded(container(patched(pod, injection.patch), "agent")["env"])
+    assert (env["TITO_SESSION_ID"], env["TITO_PROMPT"]) == ("s$1", "Do $(it).")
 
 
 def test_the_redirect_is_for_the_ports_and_the_uid_that_are_injected() -> None:
