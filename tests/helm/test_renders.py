@@ -128,6 +128,23 @@ def test_services_and_policies_select_the_pods_that_they_mean(rendered: dict[str
     assert test_pod["app.kubernetes.io/component"] == "test"
 
 
+def test_an_injected_sidecar_reaches_the_gateway_that_holds_its_session(rendered: dict[str, str]) -> None:
+    found = documents(rendered["everything"])
+    gateway = only(found, "StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    policies = {one["metadata"]["name"]: one["spec"] for one in found if one["kind"] == "NetworkPolicy"}
+    out = [rule for rule in policies["rollouts-injected"]["egress"] if "component" in str(rule)]
+    assert [rule["ports"] for rule in out] == [[{"port": 8800, "protocol": "TCP"}]]
+    assert out[0]["to"][0]["podSelector"]["matchLabels"].items() <= gateway.items()
+    injected = {"key": "tito.dev/inject", "operator": "In", "values": ["true", "included"]}
+    into = [
+        [port["port"] for port in rule["ports"]]
+        for rule in policies["rollouts-gateway"]["ingress"]
+        for peer in rule.get("from", ())
+        if injected in peer.get("podSelector", {}).get("matchExpressions", ())
+    ]
+    assert into == [["data"]]
+
+
 def test_a_budget_is_made_only_where_a_second_replica_serves(rendered: dict[str, str]) -> None:
     kinds = {case: [one["kind"] for one in documents(text)] for case, text in rendered.items()}
     assert kinds["everything"].count("PodDisruptionBudget") == 2
