@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mitmproxy import http
+from mitmproxy.proxy.events import Event
 from mitmproxy.proxy.layer import Layer, NextLayer
 from mitmproxy.proxy.layers import HttpLayer
 from mitmproxy.proxy.server import ConnectionHandler
@@ -72,11 +73,16 @@ class _Requests(dict[int, Layer]):
 
 
 def release(handler: ConnectionHandler) -> None:
-    """Take apart what is left of a connection. Nothing of it may run any more."""
+    """Take apart what is left of a connection. Nothing of it may run any more but hooks that wait for a lookup."""
     top = vars(handler).get("layer")
     handler.__dict__.clear()
+    vars(handler)["server_event"] = _ignored  # where such a hook's end is told
     if top is not None:
         _take_apart(top)
+
+
+async def _ignored(_: Event) -> None:
+    return None
 
 
 def _take_apart(top: Layer) -> None:

@@ -3,7 +3,10 @@
 tests/pod does the same with real redirection, where root and iptables are at hand.
 """
 
+import asyncio
+import gc
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +14,14 @@ from typing import Any
 import pytest
 from mitmproxy import platform
 
+from sidecar.intercept import lookup
 from sidecar.intercept.interceptor import Interceptor
 from tests.intercept.agents import proxy_port
 from tests.intercept.conftest import Original, Start
 from tests.intercept.public_ca import PublicCA
 from tests.intercept.stand_in import StandInGateway
 from tests.intercept.wire import Wire
+from tests.support.waiting import until
 
 Dialled = Callable[[str, int], None]
 MODELS = "GET /v1/models HTTP/1.1\r\nHost: api.openai.com\r\n\r\n"
@@ -167,3 +172,26 @@ async def test_dns_over_tcp_is_not_carried(start: Start, original: Original, dia
     )
     wire.half_close()
     assert await wire.until_closed() == b""
+
+
+async def test_an_agent_that_leaves_while_its_address_is_looked_up_leaves_no_error(
+    start: Start, dialled: Dialled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look_up(_: str) -> frozenset[str]:
+        time.sleep(0.6)
+        return frozenset()
+
+    failed: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    monkeypatch.setattr(lookup, "_look_up", look_up)
+    monkeypatch.setattr(lookup, "WAIT", 0.3)
+    dialled("203.0.113.7", 80)
+    interceptor = await listening(start)
+    wire = await Wire.open(proxy_port(interceptor))
+    await wire.send(MODELS.encode())
+    await asyncio.sleep(0.1)  # the lookup has begun
+    wire.reset()
+    await until(lambda: interceptor.connections == 0, "the end of the connection")
+    await asyncio.sleep(0.1)
+    gc.collect()  # a task that nobody awaits tells of its error when it is gone
+    assert failed == []
