@@ -12,6 +12,7 @@ _PREFIXES = re.compile(
       /openai/deployments/[^/?]+(?=/)   # Azure OpenAI: the deployment is the model
     | /openai/v1(?=/)                   # Azure OpenAI, since its v1 API
     | /openai(?=/models(?:[/?]|\Z))     # Azure OpenAI: list of models
+    | /models(?=/chat/completions(?:[/?]|\Z))  # Azure AI Foundry: *.services.ai.azure.com
     | /api/v1(?=/)                      # OpenRouter
     | /v1beta/openai(?=/)               # Gemini's OpenAI endpoint
     | /beta(?=/)                        # DeepSeek

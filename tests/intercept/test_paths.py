@@ -14,6 +14,10 @@ from sidecar.intercept.paths import gateway_path
         ),
         ("/openai/v1/chat/completions", "/v1/chat/completions"),
         ("/openai/models?api-version=1", "/v1/models?api-version=1"),
+        (
+            "/models/chat/completions?api-version=2024-05-01-preview",
+            "/v1/chat/completions?api-version=2024-05-01-preview",
+        ),
         ("/api/v1/chat/completions", "/v1/chat/completions"),
         ("/v1beta/openai/chat/completions", "/v1/chat/completions"),
         ("/beta/chat/completions", "/v1/chat/completions"),
