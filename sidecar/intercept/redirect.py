@@ -2,8 +2,9 @@
 
 Promise: for every process but those of ``uid``, a TCP connection to anywhere but this network namespace itself
 reaches the interceptor, and nothing else leaves but DNS to the resolvers named: UDP is dropped, so that no QUIC
-goes past. The control plane's port is refused on every address of the namespace. The same text again changes
-nothing: each chain is ours alone and written whole, in one transaction with its place in OUTPUT.
+goes past. The control plane's port is refused on every address of the namespace, and only ``uid`` can serve it.
+The same text again changes nothing: each chain is ours alone and written whole, in one transaction with its place
+in OUTPUT.
 Rules of netfilter that this rests on: nat comes before filter in OUTPUT, so a redirected packet is local by then;
 a packet without a socket (a reset, a late FIN) has no owner; ``addrtype LOCAL`` are all addresses of the namespace.
 Concurrency: pure functions.
@@ -60,6 +61,8 @@ class Redirect:
         return [
             f"-m owner --uid-owner {self.uid} -j RETURN",
             f"-p tcp {here} -m tcp --dport {self.control_port} {refuse}",
+            # nobody answers in the sidecar's place while it restarts: callers send the control token
+            f"-p tcp -m tcp --sport {self.control_port} -m owner --socket-exists -j DROP",
             f"{here} -j RETURN",
             # answers to connections that came from outside (probes, Services), and the end of those of ``uid``
             "! -p udp -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN",

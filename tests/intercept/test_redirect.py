@@ -32,6 +32,7 @@ def test_nothing_but_dns_leaves_by_another_way_and_the_control_plane_is_shut() -
         ":TITO_EGRESS - [0:0]",
         "-m owner --uid-owner 1337 -j RETURN",
         "-p tcp -m addrtype --dst-type LOCAL -m tcp --dport 8801 -j REJECT --reject-with tcp-reset",
+        "-p tcp -m tcp --sport 8801 -m owner --socket-exists -j DROP",
         "-m addrtype --dst-type LOCAL -j RETURN",
         "! -p udp -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN",
         "-p ipv6-icmp -m icmp6 --icmpv6-type router-solicitation -j RETURN",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.pod.agent import CLIENTS
-from tests.pod.conftest import SESSION, SIDECAR, Pod, capabilities
+from tests.pod.conftest import SESSION, SIDECAR, Pod, capabilities, ended
 from tests.pod.namespaces import ENGINE, OTHER, OTHER_6, POD, POD_6, RESOLVER
 from tests.pod.world import TEXT
 
@@ -242,3 +242,17 @@ def test_the_rules_can_be_written_twice_and_taken_out_twice(pod: Pod) -> None:
         assert pod.redirect_init()[0] == 0
     assert saved() == written
     assert pod.curl(f"http://{OTHER}/")[1].endswith(" 403")
+
+
+def test_only_the_sidecar_can_serve_the_control_planes_port(pod: Pod) -> None:
+    """An agent that outlives the sidecar would get the trainer's token."""
+    listening = "import socket; s = socket.create_server(('0.0.0.0', 9801)); print('up', flush=True); s.accept()"
+    for port, reached in ((9802, True), (9801, False)):
+        code, out = pod.redirect_init("--control-port", str(port))
+        assert code == 0, out
+        with ended(pod.start(sys.executable, "-c", listening)) as agent:
+            assert agent.stdout is not None
+            assert agent.stdout.readline() == "up\n"
+            done = pod.net.world.run("curl", "-sS", "-m", "2", f"http://{POD}:9801/", check=False)
+        assert ("timed out" not in done.stderr) == reached, done.stderr
+    assert pod.redirect_init()[0] == 0
