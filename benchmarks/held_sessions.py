@@ -51,7 +51,7 @@ def hold(number: int, messages: int) -> Session:
     # neither of them is asked for anything
     parts = cast(Store, None), cast(Controller, None), cast(Model, None)
     session = Session(StoredSession(row, steps), *parts)
-    session.readings.keep(read(wire, {}, rules, session.readings.find(wire, {})))
+    session.readings.keep(read({}, rules, session.readings.find(wire, {})))
     return session
 
 

@@ -45,6 +45,11 @@ def parse(data: bytes) -> ChatRequest:
         raise RequestError(400, f"the body is not JSON: {error}; send a JSON object") from error
     if not isinstance(body, dict):
         raise RequestError(400, "the body is no JSON object; send an object with model and messages")
+    return read_fields(body)
+
+
+def read_fields(body: dict[str, Any], first: int = 0) -> ChatRequest:
+    """A request from a body's fields, of whose messages the `first` were left out. Raises `RequestError` (400)."""
     for name in _BREAKS_EXACTNESS:
         if body.get(name) is not None:
             raise bad_field(name, body[name], "leave it out: it would break token exactness")
@@ -53,7 +58,7 @@ def parse(data: bytes) -> ChatRequest:
     stream = fields.boolean(body, "stream", False)
     return ChatRequest(
         model=fields.text(body, "model") or "",
-        messages=_messages(body.get("messages"), continues),
+        messages=_messages(body.get("messages"), continues, first),
         tools=tools,
         use_tools=use_tools,
         stream=stream,
@@ -177,10 +182,10 @@ def _continues(body: dict[str, Any]) -> bool:
     return continues
 
 
-def _messages(value: Any, continues: bool) -> list[dict[str, Any]]:
+def _messages(value: Any, continues: bool, first: int) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not value:
         raise bad_field("messages", value, "send a list of at least one message")
-    last, where = value[-1], f"messages[{len(value) - 1}]"
+    last, where = value[-1], f"messages[{first + len(value) - 1}]"
     check_message(last, where)
     if last["role"] == "assistant" and not continues:
         remedy = "the last message has to come from a user or a tool, unless continue_final_message is true"

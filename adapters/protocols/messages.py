@@ -9,9 +9,10 @@ from adapters.protocols.errors import bad_field
 
 
 def check_messages(messages: Sequence[Any], first: int = 0) -> None:
-    """Check the types of `messages[first:]`. Raises `RequestError` (400) that names field, value and remedy."""
-    for index in range(first, len(messages)):
-        check_message(messages[index], f"messages[{index}]")
+    """Check the types of a request's messages from `messages[first]` on. Raises `RequestError` (400) that names
+    field, value and remedy."""
+    for index, message in enumerate(messages, first):
+        check_message(message, f"messages[{index}]")
 
 
 def check_message(message: Any, where: str) -> None:

@@ -27,8 +27,8 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """`tools` are type-checked wire objects. `messages` are in OpenAI's form: `messages.check_messages` checks the
-    types of those that were not checked in an earlier request, `sidecar.tito` roles and order."""
+    """`tools` are type-checked wire objects. `messages` are in OpenAI's form, all of them or those that no earlier
+    request brought: `messages.check_messages` checks their types, `sidecar.tito` roles and order."""
 
     model: str
     messages: list[dict[str, Any]]

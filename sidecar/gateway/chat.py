@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from adapters.protocols import chat_completions
 from adapters.protocols.chat_replies import Head
+from adapters.protocols.errors import RequestError
 from adapters.protocols.request import ChatRequest
 from sidecar.gateway.exchange import Exchange, Pace
 from sidecar.gateway.identity import IdentityRules, resolve_session
@@ -23,8 +24,9 @@ from sidecar.sessions.errors import refusal_of
 from sidecar.sessions.registry import Registry
 from sidecar.sessions.starting import Admitted, Call
 from sidecar.store.protocol import SessionHeld, StoreError
-from sidecar.tito.fingerprint import body_digest
 from sidecar.tito.model import Model
+from sidecar.tito.raw_body import Beginning
+from sidecar.tito.reading import Known, Readings
 from sidecar.web.body import read_body
 
 
@@ -44,32 +46,53 @@ class ChatCompletions:
     async def handle(self, request: Request) -> Response:
         """One call. Raises `RequestError` for everything that is wrong before the engine is asked."""
         body = await read_body(request, self.max_body)
-        chat = chat_completions.parse(body)
+        readings = self._readings(request)
+        beginning = readings.look(body)
+        chat, known = self._parse(readings, beginning)
         hop = self.forwarding.hop_of(request, body)
-        session_id = hop.session_id if hop is not None else self._session_id(request, chat)
+        session_id = hop.session_id if hop is not None else self._session_id(request, chat.session_id)
         host = hop.host if hop is not None else self._intercepted_host(request)
         retries = _retry_count(request.headers.get("x-stainless-retry-count", ""))
 
         async def here(again: bool) -> Response:
             call = Call(
                 chat=chat,
-                body_hash=body_digest(body),
+                body_hash=beginning.body_hash,
                 retry_count=max(retries, 1) if again else retries,
                 turn_id=request.headers.get("x-turn-id"),
                 intercepted_host=host,
             )
-            return await self._answer(session_id, call, request.headers.get("x-instance-id"))
+            first = known or self.registry.readings(session_id).find(chat.messages, chat.template_kwargs, body)
+            return await self._answer(session_id, call, first, request.headers.get("x-instance-id"))
 
         return await self.forwarding.answer(SharedCall("data", request, body, session_id, here, hop, host))
 
-    def _session_id(self, request: Request, chat: ChatRequest) -> str:
+    def _session_id(self, request: Request, in_body: str | None) -> str:
         path_session = request.path_params.get("session_id")
-        return resolve_session(self.identity, request.headers, path_session, chat.session_id)
+        return resolve_session(self.identity, request.headers, path_session, in_body)
 
-    async def _answer(self, session_id: str, call: Call, instance_id: str | None) -> Response:
+    def _readings(self, request: Request) -> Readings:
+        """Of the session that a call names outside of its body, or of none. What is recognised there is true of the
+        body whichever session it turns out to be for."""
+        try:
+            return self.registry.readings(self._session_id(request, None))
+        except RequestError:  # told later, after what is wrong with the body
+            return Readings()
+
+    @staticmethod
+    def _parse(readings: Readings, beginning: Beginning) -> tuple[ChatRequest, Known | None]:
+        """The request; with `Known` if only its new messages had to be parsed."""
+        fields = beginning.rest()
+        if fields is not None:
+            chat = chat_completions.read_fields(fields, beginning.count)
+            known = readings.behind(beginning, chat.messages, chat.template_kwargs)
+            if known is not None:
+                return chat, known
+        return chat_completions.parse(beginning.data), None
+
+    async def _answer(self, session_id: str, call: Call, known: Known, instance_id: str | None) -> Response:
         """The reply of this process. Raises `SessionHeld` too."""
         chat = call.chat
-        known = self.registry.readings(session_id).find(chat.messages, chat.template_kwargs)
         reading = self.admission.read(chat, known)  # before the session is opened: a bad request leaves no trace
         try:
             session = await self.registry.for_call(session_id, instance_id)

@@ -57,9 +57,9 @@ class Admission:
                 [tool["function"]["name"] for tool in chat.tools],
                 "the model's chat template prints no tools",
             )
-        check_messages(chat.messages, known.count)
+        check_messages(known.following, known.count)
         try:
-            return read(chat.messages, chat.template_kwargs, self._policy.rules, known)
+            return read(chat.template_kwargs, self._policy.rules, known)
         except MessageError as error:
             raise RequestError(400, str(error), param=error.param) from error
 

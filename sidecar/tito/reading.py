@@ -1,5 +1,6 @@
 """Reading a request's messages: their canonical form and their chains. What an earlier request of the session began
-with, byte for byte, is not read again, so that a turn costs what is new in it. No I/O; one owner (the session).
+with is not read again, so that a turn costs what is new in it: recognised in the body's bytes if it can be
+(`raw_body.py`), else in the messages' canonical JSON. No I/O; one owner (the session).
 """
 
 from __future__ import annotations
@@ -15,36 +16,59 @@ import orjson
 from sidecar.tito.client_lines import count_client_lines
 from sidecar.tito.fingerprint import Chain, MatchRules, chain_of, extend_chains
 from sidecar.tito.messages import Message, normalise, normalise_following
+from sidecar.tito.raw_body import Beginning, Mark, first_mark, look
 
 MOST_READINGS = 8
 """Lineages of a session (its sub-agents) whose last request is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A request's messages. `chains[i]` is the chain after `i` of them.
+class Text:
+    """Messages as canonical JSON but the closing bracket, `size` bytes; `hashed` with the template arguments before
+    them."""
 
-    `wire_digest` is a hash of the template arguments and the first `wire_size` bytes of the messages' JSON, which
-    are all of it but the closing bracket; `wire_count` is how many messages those are."""
+    size: int
+    hashed: hashlib._Hash
+
+    def longer(self, more: bytes) -> Text:
+        """With `more` behind it."""
+        hashed = self.hashed.copy()
+        hashed.update(more)
+        return Text(self.size + len(more), hashed)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A request's messages. `chains[i]` is the chain after `i` of them."""
 
     messages: Sequence[Message]
     chains: Sequence[Chain]
     stripped: Mapping[str, int]
     """Rule -> lines that it took out (`client_lines.py`)."""
     wire_count: int
-    wire_size: int
-    wire_digest: bytes
+    """How many messages of the request it is."""
+    text: Text
+    digest: bytes
+    """Of `text`."""
+    arguments: bytes
+    """The template arguments as JSON."""
+    mark: Mark | None
+    """Behind them in the request's body, if they can be recognised there."""
     before: bytes | None = None
-    """`wire_digest` of the reading that it goes on from."""
+    """`digest` of the reading that it goes on from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """How a request begins (`reading`, None if unheard of), and its own size and digest."""
+    """How a request begins (`reading`, None if unheard of), and what follows it."""
 
     reading: Reading | None
-    wire_size: int
-    wire_digest: bytes
+    following: Sequence[Any]
+    """The messages that were not read before; not type-checked yet."""
+    text: Text
+    arguments: bytes
+    mark: Mark | None
+    """As of a reading of all of it."""
 
     @property
     def count(self) -> int:
@@ -58,61 +82,80 @@ class Readings:
     def __init__(self) -> None:
         self._readings: list[Reading] = []
 
-    def find(self, wire: Sequence[Any], template_kwargs: Mapping[str, Any]) -> Known:
-        """The longest reading that a request begins with, in one pass over its bytes."""
-        text = memoryview(orjson.dumps(wire))[:-1]
-        hashed = hashlib.sha256(orjson.dumps(dict(template_kwargs), option=orjson.OPT_SORT_KEYS))
+    def look(self, body: bytes) -> Beginning:
+        """Recognise the beginning of a body."""
+        return look(body, [reading.mark for reading in self._readings if reading.mark is not None])
+
+    def behind(
+        self, beginning: Beginning, following: Sequence[Any], template_kwargs: Mapping[str, Any]
+    ) -> Known | None:
+        """What `find` says of a request of which only the messages behind its mark were parsed. None if all of them
+        are needed."""
+        arguments, mark = _arguments(template_kwargs), beginning.mark
+        reading = next((one for one in self._readings if (one.mark, one.arguments) == (mark, arguments)), None)
+        if reading is None or not _may_go_on(reading, following[0]):
+            return None
+        more = b"," + orjson.dumps(following)[1:-1]
+        return Known(
+            reading, following, reading.text.longer(more), arguments, beginning.next_mark(more, len(following))
+        )
+
+    def find(self, wire: Sequence[Any], template_kwargs: Mapping[str, Any], body: bytes = b"") -> Known:
+        """The longest reading that a request begins with, in one pass over its messages' JSON."""
+        text, arguments = orjson.dumps(wire)[:-1], _arguments(template_kwargs)
+        view, hashed = memoryview(text), hashlib.sha256(arguments)
         best, done = None, 0
-        for reading in sorted(self._readings, key=lambda one: one.wire_size):
-            if reading.wire_size > len(text):
+        for reading in sorted(self._readings, key=lambda one: one.text.size):
+            size = reading.text.size
+            if size > len(text):
                 break
-            hashed.update(text[done : reading.wire_size])
-            done = reading.wire_size
-            if hashed.copy().digest() == reading.wire_digest and _may_go_on(reading, wire):
+            hashed.update(view[done:size])
+            done = size
+            whole = reading.wire_count == len(wire)
+            if hashed.digest() == reading.digest and (whole or _may_go_on(reading, wire[reading.wire_count])):
                 best = reading
-        hashed.update(text[done:])
-        return Known(best, len(text), hashed.digest())
+        hashed.update(view[done:])
+        following = wire[best.wire_count if best is not None else 0 :]
+        return Known(best, following, Text(len(text), hashed), arguments, first_mark(body, text, len(wire)))
 
     def keep(self, reading: Reading) -> None:
         """Remember a reading in the place of the one it goes on from, or of the oldest."""
-        replaced = (reading.before, reading.wire_digest)
-        kept = [one for one in self._readings if one.wire_digest not in replaced]
+        replaced = (reading.before, reading.digest)
+        kept = [one for one in self._readings if one.digest not in replaced]
         self._readings = [*kept[1 - MOST_READINGS :], reading]
 
 
-def _may_go_on(reading: Reading, wire: Sequence[Any]) -> bool:
-    """Whether later messages leave the reading as it is: tool results are ordered together, and leading system
-    messages are folded into one."""
-    if reading.wire_count == len(wire):
-        return True
-    following = wire[reading.wire_count]  # not type-checked yet
-    role = following.get("role") if isinstance(following, dict) else None
+def _arguments(template_kwargs: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(dict(template_kwargs), option=orjson.OPT_SORT_KEYS)
+
+
+def _may_go_on(reading: Reading, following: Any) -> bool:
+    """Whether later messages, of which the first is given, leave the reading as it is: tool results are ordered
+    together, and leading system messages are folded into one."""
+    role = following.get("role") if isinstance(following, dict) else None  # not type-checked yet
     return role != "tool" and reading.messages[-1].role != "system"
 
 
-def read(
-    wire: Sequence[dict[str, Any]], template_kwargs: Mapping[str, Any], rules: MatchRules, known: Known
-) -> Reading:
-    """Read the messages that `known` does not cover. Raises `MessageError`.
-
-    `wire` are type-checked objects in OpenAI's form."""
-    before = known.reading
+def read(template_kwargs: Mapping[str, Any], rules: MatchRules, known: Known) -> Reading:
+    """Read the messages that were not read before: type-checked objects in OpenAI's form. Raises `MessageError`."""
+    before, following = known.reading, known.following
     if before is None:
-        messages = normalise(wire)
+        messages = normalise(following)
         chains = chain_of(template_kwargs, messages, rules)
-        stripped = count_client_lines(wire)
+        stripped = count_client_lines(following)
     else:
-        following = wire[before.wire_count :]
         new = normalise_following(following, before.wire_count)
         messages = [*before.messages, *new]
         chains = extend_chains(before.chains, new, rules)
         stripped = dict(Counter(before.stripped) + Counter(count_client_lines(following)))
     return Reading(
-        messages,
-        chains,
-        stripped,
-        len(wire),
-        known.wire_size,
-        known.wire_digest,
-        before.wire_digest if before is not None else None,
+        messages=messages,
+        chains=chains,
+        stripped=stripped,
+        wire_count=known.count + len(following),
+        text=known.text,
+        digest=known.text.hashed.digest(),
+        arguments=known.arguments,
+        mark=known.mark,
+        before=before.digest if before is not None else None,
     )

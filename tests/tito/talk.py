@@ -56,7 +56,7 @@ class Talk:
         goes on with the last message."""
         self.wire += new
         known = self.readings.find(self.wire, template_kwargs)
-        reading = read(self.wire, template_kwargs, self.rules, known)
+        reading = read(template_kwargs, self.rules, known)
         self.readings.keep(reading)
         request = Request(
             reading.messages,

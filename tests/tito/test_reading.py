@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from itertools import chain
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,14 +40,31 @@ _HISTORY = st.lists(_PLAIN | _ROUND, min_size=1, max_size=6).map(lambda parts: l
 
 def _alone(wire: Wire, **kwargs: Any) -> Reading | str:
     try:
-        return read(wire, kwargs, LENIENT, Readings().find(wire, kwargs))
+        return read(kwargs, LENIENT, Readings().find(wire, kwargs))
     except MessageError as error:
         return str(error)
 
 
 def _after(readings: Readings, wire: Wire, **kwargs: Any) -> Reading | str:
     try:
-        reading = read(wire, kwargs, LENIENT, readings.find(wire, kwargs))
+        reading = read(kwargs, LENIENT, readings.find(wire, kwargs))
+    except MessageError as error:
+        return str(error)
+    readings.keep(reading)
+    return reading
+
+
+def _of_body(readings: Readings, body: bytes) -> Reading | str:
+    """As the gateway does: what is behind a mark, or all of it."""
+    beginning, known = readings.look(body), None
+    fields = beginning.rest()
+    if fields is not None:
+        known = readings.behind(beginning, fields["messages"], fields.get("chat_template_kwargs", {}))
+    if known is None:
+        fields = orjson.loads(body)
+        known = readings.find(fields["messages"], fields.get("chat_template_kwargs", {}), body)
+    try:
+        reading = read(fields.get("chat_template_kwargs", {}), LENIENT, known)
     except MessageError as error:
         return str(error)
     readings.keep(reading)
@@ -74,6 +93,39 @@ def test_histories_that_alternate_and_share_beginnings_are_kept_apart(
         assert _said(_after(readings, wire)) == _said(_alone(wire))
 
 
+_FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {}),
+    ({}, {"model": "m", "tools": [{"messages": []}]}),
+    ({"model": "m"}, {"stream": True}),
+    ({"tools": []}, {}),
+    ({}, {"chat_template_kwargs": {"enable_thinking": False}}),
+]
+
+
+def _body(wire: Wire, fields: tuple[dict[str, Any], dict[str, Any]], compact: bool = True) -> bytes:
+    value = {**fields[0], "messages": wire, **fields[1]}
+    return orjson.dumps(value) if compact else json.dumps(value).encode()
+
+
+@given(st.lists(_HISTORY, min_size=1, max_size=3), st.data())
+def test_bodies_are_read_as_if_each_were_the_first(many: list[Wire], data: st.DataObject) -> None:
+    readings = Readings()
+    for _ in range(8):
+        history = data.draw(st.sampled_from(many))
+        wire = history[: data.draw(st.integers(1, len(history)))]
+        fields = data.draw(st.sampled_from(_FIELDS))
+        body = _body(wire, fields, data.draw(st.booleans()))
+        alone = _alone(wire, **fields[1].get("chat_template_kwargs", {}))
+        read_now = _of_body(readings, body)
+        assert _said(read_now) == _said(alone)
+        if isinstance(read_now, Reading) and isinstance(alone, Reading):
+            assert (read_now.digest, read_now.wire_count, read_now.stripped) == (
+                alone.digest,
+                alone.wire_count,
+                alone.stripped,
+            )
+
+
 def _conversation(rounds: int) -> Wire:
     wire: Wire = [{"role": "user", "content": "go"}]
     for _ in range(rounds):
@@ -100,6 +152,23 @@ def test_a_turn_reads_its_new_messages_alone(monkeypatch: pytest.MonkeyPatch) ->
     for rounds in range(5):
         _after(readings, _conversation(rounds))
     assert counts == [1, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("fields", _FIELDS[:3])
+def test_earlier_messages_are_recognised_in_the_body_alone(fields: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    readings = Readings()
+    for rounds in range(4):
+        body = _body(_conversation(rounds), fields)
+        assert readings.look(body).count == max(0, 2 * rounds - 1)
+        _of_body(readings, body)
+
+
+def test_a_body_whose_new_messages_are_spelled_otherwise_is_recognised_again_by_its_messages() -> None:
+    readings = Readings()
+    _of_body(readings, _body(_conversation(1), _FIELDS[0]))
+    _of_body(readings, _body(_conversation(2), _FIELDS[0], compact=False))
+    assert readings.look(_body(_conversation(3), _FIELDS[0])).count == 0
+    assert readings.find(_conversation(3), {}).count == 5
 
 
 def test_sub_agents_that_alternate_are_each_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
