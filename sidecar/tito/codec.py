@@ -19,9 +19,6 @@ from sidecar.tito.errors import MessageError
 from sidecar.tito.records import Ids
 from sidecar.tito.spellings import any_of
 
-_BATCH_FROM = 8192
-"""Characters from which `encode_batch_fast` is used: it releases the GIL while it works."""
-
 _PROTECTED = re.compile("[\U000f0000-\U000f0fff]")
 _FIRST_PROTECTED = 0xF0000
 _MOST_PROTECTED = 0x1000
@@ -169,10 +166,8 @@ class Codec:
 
     @staticmethod
     def _encode(tokenizer: Tokenizer, text: str) -> Ids:
-        if len(text) >= _BATCH_FROM:
-            encoding = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
-        else:
-            encoding = tokenizer.encode(text, add_special_tokens=False)
+        # a batch of one: it works out no offsets, which saves a tenth, and releases the GIL while it works
+        encoding = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
         return np.asarray(encoding.ids, dtype=np.int32)
 
     def decode(self, ids: Sequence[int]) -> str:
