@@ -102,7 +102,7 @@ class ChatCompletions:
         except StoreError as error:
             raise refusal_of(error) from error
         wake = asyncio.Event()
-        readers = _readers(admitted, wake)
+        readers = _readers(admitted, wake, tokens=chat.stream)
         step_ids = [run.step_id for run in admitted.runs] + [node.record.step_id for node in admitted.replayed]
         headers = {"x-session-id": session_id, "x-step-id": ",".join(step_ids)}
         if admitted.clamped_max_tokens is not None:
@@ -128,9 +128,10 @@ class ChatCompletions:
         return request.headers.get("x-tito-original-host")
 
 
-def _readers(admitted: Admitted, wake: asyncio.Event) -> list[Reader]:
+def _readers(admitted: Admitted, wake: asyncio.Event, *, tokens: bool) -> list[Reader]:
+    """A whole reply has no use for single tokens: waking its task for each chunk would be for nothing."""
     return [
-        *(run.subscribe(wake) for run in admitted.runs),
+        *(run.subscribe(wake, tokens=tokens) for run in admitted.runs),
         *(ReplayReader(node, wake) for node in admitted.replayed),
     ]
 

@@ -21,7 +21,7 @@ class StepReader:
         self.run = run
         self.failure: Exception | None = None
         """What this follower is told although the step waits on."""
-        self._wake = wake
+        self.wake = wake
         self._shown = 0
         self._closed = False
 
@@ -57,5 +57,5 @@ class StepReader:
         """Stop following; idempotent."""
         if not self._closed:
             self._closed = True
-            self.run.generation.listeners.discard(self._wake)
+            self.run.generation.listeners.discard(self.wake)
             self.run.leave(self)

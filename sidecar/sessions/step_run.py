@@ -119,12 +119,14 @@ class StepRun:
         """A retry may still follow: no final record is being written without a reply."""
         return not self.over and not self._ending
 
-    def subscribe(self, wake: asyncio.Event) -> StepReader:
-        """Follow this step: `wake` is set when there is something to read. A detached step goes on."""
+    def subscribe(self, wake: asyncio.Event, *, tokens: bool = True) -> StepReader:
+        """Follow this step: `wake` is set when it is over, and with `tokens` whenever there is something to read. A
+        detached step goes on."""
         reader = StepReader(self, wake)
         self._readers.add(reader)
         self.unfollowed.clear()
-        self.generation.listeners.add(wake)
+        if tokens:
+            self.generation.listeners.add(wake)
         if self.detached:
             self.detached = False
             self._resumed.set()
@@ -178,7 +180,11 @@ class StepRun:
         finally:
             self._owner.retire(self)
             self._done.set()
-            self.generation.notify()
+            self._wake_readers()
+
+    def _wake_readers(self) -> None:
+        for reader in self._readers:
+            reader.wake.set()
 
     async def _abort_stored(self) -> None:
         """A step that failed leaves no trace, but one that was detached before is in the store, and ends there."""
@@ -225,7 +231,7 @@ class StepRun:
             self._detach()
             for reader in self._readers:
                 reader.failure = error
-            self.generation.notify()
+            self._wake_readers()
         finally:
             self._engine = None
 

@@ -38,7 +38,7 @@ RETRY = {"x_stainless_retry_count": "1"}
 async def readers(running: Running, session: str, count: int) -> None:
     """Until that many agents follow the session's one running step."""
     [run] = running.sidecar.registry._sessions[session].runs.values()
-    await until(lambda: len(run.generation.listeners) == count, f"{count} readers")
+    await until(lambda: len(run._readers) == count, f"{count} readers")
 
 
 async def gone(running: Running, session: str, body: dict[str, Any], held: Held, **headers: str) -> None:

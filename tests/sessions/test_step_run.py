@@ -102,3 +102,19 @@ async def test_a_retry_at_the_very_end_of_the_window_resumes_the_step() -> None:
     owner.go.set()
     assert (await asyncio.wait_for(run.wait(), 30)).step_id == "step"
     assert [record.state for record in owner.committed] == ["committed"]
+
+
+async def test_a_reader_of_the_whole_reply_is_woken_by_its_end_alone() -> None:
+    owner, tokens = Owner(), Tokens()
+    whole, stream = asyncio.Event(), asyncio.Event()
+    run = StepRun(owner, Draft(), tokens, retry_window=30)  # type: ignore[arg-type]
+    readers = [run.subscribe(whole, tokens=False), run.subscribe(stream)]
+    await asyncio.sleep(0)
+    tokens.notify()
+    assert (whole.is_set(), stream.is_set()) == (False, True)
+    stream.clear()
+    owner.go.set()
+    await asyncio.wait_for(asyncio.gather(whole.wait(), stream.wait()), 30)
+    assert run.over
+    for reader in readers:
+        reader.close()
