@@ -128,8 +128,8 @@ class Admission:
         if len(running) == call.chat.n:
             return Admitted(runs=running)
         finished = session.finished(call.body_hash)[-call.chat.n :]
-        if len(finished) == call.chat.n:
-            return Admitted(replayed=finished)
+        if len(finished) == call.chat.n:  # in the order of its choices, whichever of them was done first
+            return Admitted(replayed=sorted(finished, key=lambda node: node.record.begun))
         return self._half_finished(session, call)
 
     @staticmethod

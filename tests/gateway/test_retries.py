@@ -206,6 +206,18 @@ async def test_a_marked_retry_of_two_choices_gets_both(shared: Running) -> None:
     assert len(shared.engine.requests) == 2
 
 
+async def test_a_retry_gets_choices_in_their_order_whichever_was_done_first(shared: Running) -> None:
+    held = Held()
+    shared.engine.replies.extend([held.reply(), Reply(text="another")])
+    call = asyncio.ensure_future(shared.chat("order", ask(n=2)))
+    await held.reached(shared.engine, 0)
+    session = shared.sidecar.registry._sessions["order"]
+    await until(lambda: len(session.trajectory) == 1, "one choice is done")
+    held.open.set()
+    first = await call
+    assert unstamped(await shared.chat("order", ask(n=2), **RETRY)) == unstamped(first)
+
+
 async def test_the_sdks_own_retry_after_a_503_makes_one_step(shared: Running) -> None:
     shared.engine.replies.append(Reply(text="at last"))
     shared.engine.fail_next(faults.HttpError(500))
