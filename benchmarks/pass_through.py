@@ -7,7 +7,6 @@ JSON.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
@@ -21,7 +20,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from benchmarks.loop_watch import watching
-from sidecar.serve import raise_file_limit
+from sidecar.serve import raise_file_limit, run
 
 
 def build_pass_through(upstream: str) -> Starlette:
@@ -86,7 +85,7 @@ def main(arguments: list[str]) -> None:
     else:
         application, port = build_pass_through(f"http://127.0.0.1:{arguments[1]}"), int(arguments[0])
         watch = Path(arguments[2]) if len(arguments) > 2 else None
-    asyncio.run(_serve(application, port, watch))
+    run(_serve(application, port, watch))  # on the same event loop as the sidecar
 
 
 if __name__ == "__main__":

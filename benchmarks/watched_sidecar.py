@@ -6,7 +6,6 @@ on the loop.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import orjson
 
 from benchmarks.loop_watch import watching
 from sidecar.config import Settings, load_settings
-from sidecar.serve import raise_file_limit, serve, set_up_logging
+from sidecar.serve import raise_file_limit, run, serve, set_up_logging
 
 
 async def _run(settings: Settings, watch: Path) -> None:
@@ -27,7 +26,7 @@ def main(arguments: list[str]) -> None:
     settings = load_settings(orjson.loads(arguments[1]))
     set_up_logging()
     raise_file_limit()
-    asyncio.run(_run(settings, Path(arguments[0])))
+    run(_run(settings, Path(arguments[0])))
 
 
 if __name__ == "__main__":

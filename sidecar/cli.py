@@ -38,12 +38,12 @@ _errors = Console(stderr=True, highlight=False, soft_wrap=True)
 @with_settings_flags
 def serve(flags: dict[str, Any], config: Path | None) -> None:
     """Run the sidecar in front of an SGLang server."""
-    from sidecar.serve import raise_file_limit, serve, set_up_logging
+    from sidecar.serve import raise_file_limit, run, serve, set_up_logging
 
     settings = load_settings(flags, config)
     set_up_logging()
     raise_file_limit()
-    asyncio.run(serve(settings))
+    run(serve(settings))
 
 
 @app.command()

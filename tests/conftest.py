@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+import uvloop
 
 from tests.fake_sglang import FakeSGLang
 from tests.support.npm import npm_tokenizer
@@ -29,6 +31,11 @@ def mitmproxy_never_crashes(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """It survives an exception in its layers, which costs an agent its connection and shows in the log alone."""
     yield
     assert not [record for record in caplog.get_records("call") if "has crashed" in record.getMessage()]
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The event loop of `serve`, for all tests."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(scope="session")

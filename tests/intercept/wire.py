@@ -89,7 +89,7 @@ class Wire:
 
     def half_close(self) -> None:
         """Send no more."""
-        self._writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
+        self._writer.write_eof()
 
     def reset(self) -> None:
         """Hang up with a reset, as a killed process with unread data does."""
