@@ -11,7 +11,8 @@ from starlette.routing import Route
 from adapters.protocols.errors import RequestError
 from sidecar.gateway.chat import ChatCompletions
 from sidecar.gateway.models import Models
-from sidecar.web.refusals import on_bug, on_not_found, on_request_error
+from sidecar.tito.errors import MessageError
+from sidecar.web.refusals import on_bug, on_message_error, on_not_found, on_request_error
 
 
 def build_gateway(chat: ChatCompletions, models: Models) -> Starlette:
@@ -35,7 +36,12 @@ def build_gateway(chat: ChatCompletions, models: Models) -> Starlette:
         ]
     app = Starlette(
         routes=routes,
-        exception_handlers={RequestError: on_request_error, HTTPException: on_not_found, Exception: on_bug},
+        exception_handlers={
+            RequestError: on_request_error,
+            MessageError: on_message_error,
+            HTTPException: on_not_found,
+            Exception: on_bug,
+        },
     )
     app.router.redirect_slashes = False  # a path with a slash too many is unknown, as on OpenAI's own server
     return app

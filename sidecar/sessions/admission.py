@@ -32,6 +32,7 @@ from sidecar.tito.plan import PlannedPrompt, render
 from sidecar.tito.reading import Known, Reading, read
 from sidecar.tito.records import Forgiven
 from sidecar.tito.trajectory import Node
+from sidecar.tito.wire_json import wire_json
 
 _MOST_RENDERED = 2
 """Long prompts that are rendered and encoded at once; one processor is left to the event loop."""
@@ -149,7 +150,7 @@ class Admission:
             reading.messages,
             reading.chains,
             Conversation(chat.tools, chat.template_kwargs, session.clock),
-            digest(orjson.dumps(chat.tools, option=orjson.OPT_SORT_KEYS)) if chat.tools else None,
+            digest(wire_json(chat.tools, "tools", orjson.OPT_SORT_KEYS)) if chat.tools else None,
             chat.continues,
         )
 

@@ -17,6 +17,7 @@ from sidecar.tito.client_lines import count_client_lines
 from sidecar.tito.fingerprint import Chain, MatchRules, chain_of, extend_chains
 from sidecar.tito.messages import Message, normalise, normalise_following
 from sidecar.tito.raw_body import Beginning, Mark, first_mark, look
+from sidecar.tito.wire_json import wire_json
 
 MOST_READINGS = 8
 """Lineages of a session (its sub-agents) whose last request is remembered."""
@@ -90,19 +91,20 @@ class Readings:
         self, beginning: Beginning, following: Sequence[Any], template_kwargs: Mapping[str, Any]
     ) -> Known | None:
         """What `find` says of a request of which only the messages behind its mark were parsed. None if all of them
-        are needed."""
+        are needed. Raises `MessageError`."""
         arguments, mark = _arguments(template_kwargs), beginning.mark
         reading = next((one for one in self._readings if (one.mark, one.arguments) == (mark, arguments)), None)
         if reading is None or not _may_go_on(reading, following[0]):
             return None
-        more = b"," + orjson.dumps(following)[1:-1]
+        more = b"," + wire_json(following, "messages")[1:-1]
         return Known(
             reading, following, reading.text.longer(more), arguments, beginning.next_mark(more, len(following))
         )
 
     def find(self, wire: Sequence[Any], template_kwargs: Mapping[str, Any], body: bytes = b"") -> Known:
-        """The longest reading that a request begins with, in one pass over its messages' JSON."""
-        text, arguments = orjson.dumps(wire)[:-1], _arguments(template_kwargs)
+        """The longest reading that a request begins with, in one pass over its messages' JSON. Raises
+        `MessageError`."""
+        text, arguments = wire_json(wire, "messages")[:-1], _arguments(template_kwargs)
         view, hashed = memoryview(text), hashlib.sha256(arguments)
         best, done = None, 0
         for reading in sorted(self._readings, key=lambda one: one.text.size):
@@ -126,7 +128,7 @@ class Readings:
 
 
 def _arguments(template_kwargs: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(dict(template_kwargs), option=orjson.OPT_SORT_KEYS)
+    return wire_json(dict(template_kwargs), "chat_template_kwargs", orjson.OPT_SORT_KEYS)
 
 
 def _may_go_on(reading: Reading, following: Any) -> bool:

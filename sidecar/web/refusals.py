@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from adapters.protocols.chat_replies import error_body
 from adapters.protocols.errors import RequestError
+from sidecar.tito.errors import MessageError
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,12 @@ async def on_request_error(request: Request, error: Exception) -> Response:
     """Exception handler for `RequestError`."""
     assert isinstance(error, RequestError)
     return refusal_response(error)
+
+
+async def on_message_error(request: Request, error: Exception) -> Response:
+    """Exception handler for `MessageError`."""
+    assert isinstance(error, MessageError)
+    return refusal_response(RequestError(400, str(error), param=error.param))
 
 
 async def on_not_found(request: Request, error: Exception) -> Response:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from typing import Any
 
 import openai
 import pytest
 
+from tests.fake_sglang import Reply
 from tests.gateway.good_session import SESSION
 from tests.support.chat import ask, refusal
 from tests.support.running import Running
@@ -114,3 +116,31 @@ async def test_a_wrong_method_is_405_in_the_envelope_and_names_the_right_one(
     assert response.status_code == 405
     assert response.json()["error"]["message"].startswith(f"wrong method for {method} {path}")
     assert ("POST" if method == "GET" else "GET") in response.headers["allow"]
+
+
+def nested(depth: int) -> object:
+    found: object = "end"
+    for _ in range(depth):
+        found = {"in": found}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("param", "place"),
+    [
+        ("messages", lambda deep: {"messages": [{"role": "user", "content": "Hi", "extra": deep}]}),
+        ("tools", lambda deep: {"tools": [{"type": "function", "function": {"name": "f", "parameters": deep}}]}),
+        ("chat_template_kwargs", lambda deep: {"chat_template_kwargs": {"x": deep}}),
+    ],
+)
+async def test_what_is_nested_too_deeply_to_be_stored_is_refused(
+    shared: Running, param: str, place: Callable[[object], dict[str, Any]]
+) -> None:
+    path = f"/sessions/deep-{param}/v1/chat/completions"
+    shared.engine.replies.append(Reply(text="Yes."))
+    assert (await shared.data.post(path, json={**ask(), **place(nested(200))})).status_code == 200
+    for depth in (*range(245, 260), 300):
+        answer = await shared.data.post(path, json={**ask(str(depth)), **place(nested(depth))})
+        assert answer.status_code in ((200, 400) if depth < 252 else (400,)), (depth, answer.text)
+    assert answer.json()["error"]["param"] == param
+    assert "250 levels" in answer.json()["error"]["message"]
