@@ -38,7 +38,7 @@ from sidecar.injection.patch import json_patch
 from sidecar.injection.refusal import Problem, RefusalError
 from sidecar.injection.restore import restored
 from sidecar.injection.settings import InjectionSettings, Mode
-from sidecar.injection.threats import container_problems, pod_problems, volume_problems
+from sidecar.injection.threats import container_problems, is_within, pod_problems, volume_problems
 from sidecar.sessions.keys import session_key
 
 _VOLUME_NAMES = ("tito-state", "tito-tmp", "tito-no-token", "tito-ca", CA_BUNDLE_VOLUME)
@@ -120,7 +120,7 @@ def _place_problems(place: _Place, pod: dict[str, Any], choices: Choices) -> lis
         if mount.get("name") in _VOLUME_NAMES:
             text = f"{place.where} mounts {mount['name']!r}, a volume of the sidecar; leave that out"
             problems.append(Problem("volume", text))
-        elif choices.transparent and mount.get("mountPath", "").rstrip("/") == CA_BUNDLE_DIR:
+        elif choices.transparent and is_within(str(mount.get("mountPath")), CA_BUNDLE_DIR):
             text = f"{place.where} mounts something at {CA_BUNDLE_DIR}, where certificates come; mount it elsewhere"
             problems.append(Problem("volume", text))
     return problems

@@ -33,6 +33,34 @@ _HOST_PATHS = (
     "/var/run",
 )
 """Places of a node from which another container's files, processes or sockets can be reached."""
+_SYSTEM = (
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/home",
+    "/lib",
+    "/lib64",
+    "/opt/cni",
+    "/root",
+    "/sbin",
+    "/usr",
+    "/var/spool",
+)
+"""Places from which a container's root becomes the node's: its programs, jobs, keys, disks."""
+_HARMLESS = (
+    "/dev/infiniband",
+    "/dev/kvm",
+    "/dev/shm",
+    "/etc/localtime",
+    "/etc/pki/ca-trust",
+    "/etc/ssl/certs",
+    "/etc/timezone",
+    "/lib/modules",
+    "/usr/share",
+    "/usr/src",
+)
+"""Places in those which pods do mount, and where nothing is run or let in from."""
 
 
 def pod_problems(pod: dict[str, Any]) -> list[Problem]:
@@ -53,10 +81,8 @@ def pod_problems(pod: dict[str, Any]) -> list[Problem]:
     for volume in spec.get("volumes") or []:
         path = (volume.get("hostPath") or {}).get("path")
         if path is not None and _reaches_others(str(path)):
-            text = (
-                f"spec.volumes {volume['name']!r} is hostPath {path!r}, from where other containers can be reached"
-            )
-            found.append(Problem("host_path", f"{text}; mount a narrower path"))
+            text = f"spec.volumes {volume['name']!r} is hostPath {path!r}, from where other containers or the node"
+            found.append(Problem("host_path", f"{text} can be reached; mount a narrower path"))
     return found
 
 
@@ -114,13 +140,19 @@ def _sidecars_uid(where: str) -> Problem:
 
 
 def _reaches_others(path: str) -> bool:
-    clean = posixpath.normpath("/" + path)
-    clean = "/" + clean.lstrip("/")
-    return any(_within(clean, kept) or _within(kept, clean) for kept in _HOST_PATHS)
+    if any(is_within(path, kept) or is_within(kept, path) for kept in _HOST_PATHS):
+        return True
+    return any(is_within(path, kept) for kept in _SYSTEM) and not any(is_within(path, kept) for kept in _HARMLESS)
 
 
-def _within(path: str, folder: str) -> bool:
+def is_within(path: str, folder: str) -> bool:
+    """Whether an absolute path is that folder or below it, however either is spelled."""
+    path, folder = _clean(path), _clean(folder)
     return path == folder or folder == "/" or path.startswith(f"{folder}/")
+
+
+def _clean(path: str) -> str:
+    return "/" + posixpath.normpath("/" + path).lstrip("/")
 
 
 def _secrets_of(container: dict[str, Any]) -> Iterator[str]:
