@@ -15,6 +15,7 @@ import pytest
 from tests.slime_conformance.checkout import slime_module
 from tests.slime_conformance.trainer import slime_args
 from tests.trainer_hooks.builders import make_segment
+from trainer_hooks.control_requests import ControlRequest
 from trainer_hooks.launchers.agent_task import AgentResult, AgentTask
 
 LIVENESS = 60.0
@@ -37,20 +38,21 @@ class Sidecar:
         self.sessions[session_id], self.instances[session_id] = "open", instance_id
         return {"api_key": f"key-{session_id}", "base_url": "http://h/v1", "anthropic_base_url": "http://h"}
 
-    async def discard_session(self, session_id: str, **_: Any) -> dict[str, Any]:
-        self.sessions[session_id] = "discarded"
+    async def send(self, request: ControlRequest[Any]) -> dict[str, Any]:
+        """What is asked of an open session: finalize, read or discard."""
+        assert request.body is not None
+        session_id = request.body["session_id"]
+        if request.path == "/trajectory/read":
+            return {"success": True, "data": self._segments(session_id)}
+        states = {"/session/discard": "discarded", "/session/finalize": "finalized"}
+        self.sessions[session_id] = states[request.path]
         return {"success": True}
 
-    async def finalize_session(self, session_id: str, **_: Any) -> dict[str, Any]:
-        self.sessions[session_id] = "finalized"
-        return {"success": True}
-
-    async def read_trajectory(self, *, session_id: str, **_: Any) -> dict[str, Any]:
-        data = [
+    def _segments(self, session_id: str) -> list[dict[str, Any]]:
+        return [
             make_segment("0011", index=number, session_id=session_id, instance_id=self.instances[session_id])
             for number in range(2)
         ]
-        return {"success": True, "data": data}
 
 
 class Agents:
