@@ -21,7 +21,9 @@ from benchmarks.conversation import TOOLS
 from benchmarks.processes import resident_bytes
 from sidecar.generation.controller import Controller
 from sidecar.sessions.session import Session
-from sidecar.store.protocol import SessionRow, Store, StoredSession
+from sidecar.sessions.step_counts import StepCounts
+from sidecar.store.protocol import SessionRow, StoredSession
+from sidecar.store.session_store import SessionStore
 from sidecar.tito.fingerprint import MatchRules, digest
 from sidecar.tito.model import Model
 from sidecar.tito.reading import read
@@ -49,8 +51,8 @@ def hold(number: int, messages: int) -> Session:
     row = SessionRow(f"session-{number}", None, None, {}, {}, "open", 0.0, 0.0)
     steps = [_step(number, turn, wire) for turn in range(messages // 2)]
     # neither of them is asked for anything
-    parts = cast(Store, None), cast(Controller, None), cast(Model, None)
-    session = Session(StoredSession(row, steps), *parts)
+    parts = cast(SessionStore, None), cast(Controller, None), cast(Model, None)
+    session = Session(StoredSession(row, steps), *parts, StepCounts())
     session.readings.keep(read({}, rules, session.readings.find(wire, {})))
     return session
 

@@ -14,9 +14,11 @@ Concurrency: event loop only.
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from mitmproxy import http
+from mitmproxy.proxy.commands import Command
 from mitmproxy.proxy.events import Event
 from mitmproxy.proxy.layer import Layer, NextLayer
 from mitmproxy.proxy.layers import HttpLayer
@@ -73,16 +75,28 @@ class _Requests(dict[int, Layer]):
 
 
 def release(handler: ConnectionHandler) -> None:
-    """Take apart what is left of a connection. Nothing of it may run any more but hooks that wait for a lookup."""
-    top = vars(handler).get("layer")
+    """Take apart what is left of a connection. Nothing of it may run any more but hooks: one that waits for a
+    lookup, or that was asked for last and begins a turn later. They find what they use, and do no harm."""
+    top, master = vars(handler).get("layer"), vars(handler).get("master")
     handler.__dict__.clear()
-    vars(handler)["server_event"] = _ignored  # where such a hook's end is told
+    vars(handler).update(master=master, layer=_Over(), timeout_watchdog=_Over(), _server_event_lock=asyncio.Lock())
     if top is not None:
         _take_apart(top)
 
 
-async def _ignored(_: Event) -> None:
-    return None
+class _Over:
+    """In the place of a connection's layers and its watchdog: nothing is done any more."""
+
+    def handle_event(self, event: Event) -> Iterator[Command]:
+        """No commands."""
+        return iter(())
+
+    def register_activity(self) -> None:
+        """Nobody watches."""
+
+    def disarm(self) -> AbstractContextManager[None]:
+        """Nobody watches."""
+        return nullcontext()
 
 
 def _take_apart(top: Layer) -> None:
