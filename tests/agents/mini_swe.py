@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,8 @@ async def run_mini_swe(
         printed, _ = await asyncio.wait_for(process.communicate(), RUN_SECONDS)
     finally:
         if process.returncode is None:
-            process.kill()
+            with suppress(ProcessLookupError):  # it has just ended
+                process.kill()
             await process.wait()
     output = printed.decode(errors="replace")
     assert trajectory.is_file(), output

@@ -53,7 +53,8 @@ class House:
     def kill(self) -> None:
         """SIGKILL, at once; synchronous, so that nothing runs in between."""
         if self._process is not None and self._process.returncode is None:
-            os.kill(self._process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # uvloop takes notice of an end before it tells the return code
+                os.kill(self._process.pid, signal.SIGKILL)
 
     async def _end(self) -> None:
         self.kill()

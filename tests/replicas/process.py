@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,8 @@ async def process(engine: FakeSGLang, state_dir: Path, store: str, **changes: An
         raise AssertionError(f"the process does not start: {said}") from None
     finally:
         if started.returncode is None:
-            started.kill()
+            with suppress(ProcessLookupError):  # it has just ended
+                started.kill()
         await started.wait()
         if draining is not None:
             await draining

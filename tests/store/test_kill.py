@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from tests.store.conftest import Database
@@ -28,7 +29,8 @@ async def acknowledged_until_killed(url: str, name: str, lines: int) -> Counter[
                 process.kill()
     finally:
         if process.returncode is None:
-            process.kill()
+            with suppress(ProcessLookupError):  # it has just ended
+                process.kill()
         await process.wait()
     return acknowledged
 
