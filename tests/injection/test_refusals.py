@@ -63,7 +63,7 @@ CASES: list[tuple[str, dict[str, str], dict[str, Any], str]] = [
     ("host_path", {}, host_path("/run/containerd/containerd.sock"), "hostPath"),
     ("host_path", {}, host_path("/etc"), "hostPath"),
     ("host_path", {}, host_path("/etc/ssl/certs/../../cron.d"), "hostPath"),
-    ("host_path", {}, host_path("/root/.ssh"), "hostPath"),
+    ("host_path", {}, host_path("/root"), "hostPath"),
     ("host_path", {}, host_path("/usr/local/bin"), "hostPath"),
     ("host_path", {}, host_path("/dev/sda"), "or the node"),
     ("secret", {}, agent(env=[{"name": "KEY", **FROM_SECRET}]), "spec.containers['agent'] reads Secret"),
