@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ class BrokenReply(Exception):  # noqa: N818 - what the agent sees
     """The reply failed after its headers had left; the connection is closed without an end."""
 
 
-class StepResponse(Response):
+class StepResponse(Response, ABC):
     """Base of both kinds: watches the agent, and follows the steps no longer when it is gone."""
 
     def __init__(self, exchange: Exchange) -> None:
@@ -99,8 +100,9 @@ class StepResponse(Response):
         break_off(scope)  # a response without its end; closing would wait for an agent that reads nothing
         await self._gone
 
+    @abstractmethod
     async def _write(self, scope: Scope, receive: Receive) -> None:
-        raise NotImplementedError
+        """Write the whole reply. Raises `BrokenReply`."""
 
     async def _emit(self, message: Message) -> None:
         """Send; a peer that takes nothing for `slow_reader` seconds counts as gone."""
