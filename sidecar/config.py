@@ -10,19 +10,15 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    YamlConfigSettingsSource,
-)
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from adapters.models.selection import REASONING_PARSERS, TOOL_CALL_PARSERS, check_choice
 from adapters.models.templates import TEMPLATE_NAMES
 from sidecar.generation.sampling import check_pin
 from sidecar.intercept.hosts import DEFAULT_HOSTS
+from sidecar.layered_settings import LayeredSettings, load_layered
+from sidecar.layered_settings import SettingsError as SettingsError
 from sidecar.setting_values import (
     Duration,
     DurationOrOff,
@@ -39,17 +35,13 @@ from sidecar.tito.modes import HistoryThinking, TokenBuildMode
 _SECRETS = ("engine_api_key", "engine_admin_key", "control_token", "session_secret")
 
 
-class SettingsError(Exception):
-    """A setting is wrong; the text names it, its value and the remedy, one line each."""
-
-
 def default_state_dir() -> Path:
     """`$XDG_STATE_HOME/tito-sidecar`."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "tito-sidecar"
 
 
-class Settings(BaseSettings):
+class Settings(LayeredSettings):
     """Settings of `tito-sidecar serve`. Times are in seconds."""
 
     model_config = SettingsConfigDict(env_prefix="TITO_", extra="forbid", validate_default=True)
@@ -240,33 +232,10 @@ class Settings(BaseSettings):
         self.store = self.store or f"sqlite:///{self.state_dir / 'tito.db'}"
         return self
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, then environment, then the YAML file, which `load` names through the class's config."""
-        return (init_settings, env_settings, YamlConfigSettingsSource(settings_cls))
-
 
 def load_settings(flags: dict[str, Any], config: Path | None = None) -> Settings:
     """Settings of a command. `flags` holds only those that were given. Raises `SettingsError`."""
-    if config is not None and not config.is_file():
-        raise SettingsError(f"--config is {str(config)!r}; there is no such file")
-
-    class FromFile(Settings):
-        model_config = SettingsConfigDict(yaml_file=config)
-
-    try:
-        return FromFile(**flags)
-    except ValidationError as error:
-        raise SettingsError("\n".join(_describe(detail) for detail in error.errors())) from error
-    except Exception as error:  # the YAML reader's own errors
-        raise SettingsError(f"--config {config}: {error}") from error
+    return load_layered(Settings, flags, config, _describe)
 
 
 def _describe(detail: Any) -> str:

@@ -9,19 +9,20 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
+from pydantic import Field, field_validator
+from pydantic_settings import SettingsConfigDict
 
-from sidecar.config import SettingsError, split_address
+from sidecar.config import split_address
 from sidecar.injection.quantity import quantity
 from sidecar.injection.serve_settings import check_serve_settings
+from sidecar.layered_settings import LayeredSettings, load_layered
 
 Mode = Literal["base_url", "transparent"]
 
 _DEFAULT_RESOURCES = {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
 
 
-class InjectionSettings(BaseSettings):
+class InjectionSettings(LayeredSettings):
     """What the webhook listens on, and what it injects unless a pod's annotations say otherwise."""
 
     model_config = SettingsConfigDict(env_prefix="TITO_", extra="forbid", validate_default=True)
@@ -74,33 +75,10 @@ class InjectionSettings(BaseSettings):
                 quantity(amount)
         return checked
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, then environment, then the YAML file that `load_injection_settings` names."""
-        return (init_settings, env_settings, YamlConfigSettingsSource(settings_cls))
-
 
 def load_injection_settings(flags: dict[str, Any], config: Path | None = None) -> InjectionSettings:
     """Settings of the command. `flags` holds only those that were given. Raises `SettingsError`."""
-    if config is not None and not config.is_file():
-        raise SettingsError(f"--config is {str(config)!r}; there is no such file")
-
-    class FromFile(InjectionSettings):
-        model_config = SettingsConfigDict(yaml_file=config)
-
-    try:
-        return FromFile(**flags)
-    except ValidationError as error:
-        raise SettingsError("\n".join(_describe(detail) for detail in error.errors())) from error
-    except Exception as error:  # the YAML reader's own errors
-        raise SettingsError(f"--config {config}: {error}") from error
+    return load_layered(InjectionSettings, flags, config, _describe)
 
 
 def check_engine_url(value: str) -> str:
